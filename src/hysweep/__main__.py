@@ -1,0 +1,3 @@
+from hysweep.cli import main
+
+main()

@@ -1,0 +1,41 @@
+"""What a node runs: the trainer's command, its environment, what must be there first, and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A trial compiled for one directory. Pure data; `as_dict` is job.json.
+
+    module     run as ``python -m module overrides...``
+    overrides  in Hydra's grammar, each ready to be one argv entry (no shell quoting)
+    env        for `ray start` and the driver alike (workers inherit the environment of `ray start`)
+    prepare    commands (argv without the Python) to run first on the head, each idempotent
+    ray_cpus, ray_gpus      what each node offers to Ray; None: Ray's own count
+    object_store_gib        Ray's shared memory a node; None: Ray's own choice
+    total_steps             of the whole training, where known: for progress
+    """
+
+    module: str
+    overrides: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    prepare: tuple[tuple[str, ...], ...] = ()
+    launcher: str = "local"
+    nodes: int = 1
+    gpus_per_node: int = 1
+    ray_cpus: int | None = None
+    ray_gpus: int | None = None
+    object_store_gib: float | None = None
+    timeout_min: int = 240
+    ray_boot_timeout_s: int = 300
+    total_steps: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> Job:
+        return cls(**d | {"overrides": tuple(d["overrides"]), "prepare": tuple(map(tuple, d["prepare"]))})

@@ -1,0 +1,47 @@
+"""The typed groups of a trial, declared once; and what can be wrong with one."""
+
+from hysweep.schema.groups import (
+    Algorithm,
+    Cluster,
+    Data,
+    Memory,
+    Model,
+    Parallelism,
+    Reward,
+    Rollout,
+    Shape,
+    Tracking,
+    Trainer,
+    Trial,
+)
+from hysweep.schema.identity import trial_id
+from hysweep.schema.knob import Knob, Leaf, leaves
+from hysweep.schema.problem import BadInput, Problem, Severity, Stage, nearest, suggest
+from hysweep.schema.study import Pruner, Study
+
+__all__ = [
+    "Algorithm",
+    "BadInput",
+    "Cluster",
+    "Data",
+    "Knob",
+    "Leaf",
+    "Memory",
+    "Model",
+    "Parallelism",
+    "Problem",
+    "Pruner",
+    "Reward",
+    "Rollout",
+    "Severity",
+    "Shape",
+    "Stage",
+    "Study",
+    "Tracking",
+    "Trainer",
+    "Trial",
+    "leaves",
+    "nearest",
+    "suggest",
+    "trial_id",
+]

@@ -1,0 +1,453 @@
+"""The config groups of a trial. One field is one knob; where its trainer key is the whole story, it says so.
+
+A class is a config group of the same name, a YAML file in conf/<group>/ is a named set of values for it.
+Key names and meanings are verl 0.9.1's (verl/trainer/config/ppo_trainer.yaml with model_engine dp or megatron).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, knob
+
+ON_MEGATRON = {"parallelism.engine": ("megatron",)}
+ON_FSDP = {"parallelism.engine": ("fsdp2",)}
+ON_VLLM = {"rollout.engine": ("vllm",)}
+WITH_KL_LOSS = {"algorithm.use_kl_loss": (True,)}
+WITH_KL_REWARD = {"algorithm.use_kl_in_reward": (True,)}
+# Which losses read which clip settings: verl/trainer/ppo/core_algos.py, the functions under register_policy_loss.
+CLIPPED_TWICE = {"algorithm.loss_mode": ("vanilla",)}
+STEPPED = {"trainer.use_dynamic_batch": (True,)}
+FIXED_MICRO = {"trainer.use_dynamic_batch": (False,)}
+WITH_IS = {"rollout.correction_is": ("token", "sequence")}
+
+MEGATRON = f"{ACTOR}.megatron"
+FSDP = f"{ACTOR}.fsdp_config"
+
+
+@dataclass(kw_only=True, slots=True)
+class Shape:
+    """What check and estimate need of a model's config.json; 0 experts is a dense model."""
+
+    num_layers: int = knob(1, "transformer layers", low=1)
+    hidden_size: int = knob(64, "width of the residual stream", low=1)
+    num_attention_heads: int = knob(1, "query heads", low=1)
+    num_key_value_heads: int = knob(1, "key and value heads", low=1)
+    head_dim: int = knob(64, "width of a head", low=1)
+    intermediate_size: int = knob(64, "width of a dense feed-forward layer", low=1)
+    moe_intermediate_size: int = knob(0, "width of one expert", low=0)
+    num_experts: int = knob(0, "experts of a mixture layer", low=0)
+    num_experts_per_token: int = knob(0, "experts that a token visits", low=0)
+    num_shared_experts: int = knob(0, "experts that every token visits", low=0)
+    first_dense_layers: int = knob(0, "layers before the first mixture layer", low=0)
+    vocab_size: int = knob(1, "entries of the embedding", low=1)
+    max_position_embeddings: int = knob(1, "longest sequence", unit="tokens", low=1)
+
+
+@dataclass(kw_only=True, slots=True)
+class Model:
+    name: str = knob(doc="name in tables and labels")
+    path: str = knob(doc="directory or hub id in Hugging Face format; embedded:model is the shipped tiny one")
+    trust_remote_code: bool = knob(
+        False, "run code that comes with the model", f"{MODEL}.trust_remote_code", "data.trust_remote_code"
+    )
+    external_lib: str | None = knob(None, "module to import for a custom model class", f"{MODEL}.external_lib")
+    transformer_config: dict[str, Any] = knob(
+        factory=dict,
+        doc="fields of Megatron's TransformerConfig that this model must have, whatever the algorithm",
+        when=ON_MEGATRON,
+    )
+    shape: Shape = field(default_factory=Shape)
+
+
+@dataclass(kw_only=True, slots=True)
+class Algorithm:
+    name: str = knob(doc="name in tables and labels")
+    adv_estimator: str = knob(
+        "grpo", "how rewards become advantages", "algorithm.adv_estimator", choices=("grpo", "rloo")
+    )
+    loss_mode: str = knob(
+        "vanilla",
+        "the policy loss; vanilla is PPO's clipped one with the dual clip",
+        f"{ACTOR}.policy_loss.loss_mode",
+        choices=("vanilla", "gspo", "cispo"),
+    )
+    clip_ratio_low: float = knob(
+        0.2, "the importance ratio is clipped below 1 - this", f"{ACTOR}.clip_ratio_low", low=0
+    )
+    clip_ratio_high: float = knob(
+        0.2, "the importance ratio is clipped above 1 + this", f"{ACTOR}.clip_ratio_high", low=0
+    )
+    clip_ratio_c: float = knob(
+        3.0,
+        "dual clip: bound of the loss of a token with a negative advantage",
+        f"{ACTOR}.clip_ratio_c",
+        when=CLIPPED_TWICE,
+        low=1,
+    )
+    loss_agg_mode: str = knob(
+        "token-mean",
+        "how token losses become one number",
+        f"{ACTOR}.loss_agg_mode",
+        choices=(
+            "token-mean",
+            "token-sum",
+            "seq-mean-token-sum",
+            "seq-mean-token-mean",
+            "seq-mean-token-sum-norm",
+        ),
+    )
+    norm_adv_by_std: bool = knob(
+        True,
+        "divide by the group's standard deviation (off: the Dr.GRPO correction)",
+        "algorithm.norm_adv_by_std_in_grpo",
+        when={"algorithm.adv_estimator": ("grpo",)},
+    )
+    use_kl_loss: bool = knob(False, "add a KL term to the loss; builds a reference model", f"{ACTOR}.use_kl_loss")
+    kl_loss_coef: float = knob(1e-3, "weight of the KL term", f"{ACTOR}.kl_loss_coef", when=WITH_KL_LOSS, low=0)
+    kl_loss_type: str = knob(
+        "low_var_kl",
+        "estimator of the KL term",
+        f"{ACTOR}.kl_loss_type",
+        when=WITH_KL_LOSS,
+        choices=("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"),
+    )
+    use_kl_in_reward: bool = knob(
+        False, "subtract a KL penalty from the reward; builds a reference model", "algorithm.use_kl_in_reward"
+    )
+    kl_coef: float = knob(1e-3, "weight of that penalty", "algorithm.kl_ctrl.kl_coef", when=WITH_KL_REWARD, low=0)
+    entropy_coeff: float = knob(0.0, "weight of an entropy bonus", f"{ACTOR}.entropy_coeff")
+
+
+@dataclass(kw_only=True, slots=True)
+class Parallelism:
+    name: str = knob(doc="name in tables and labels", learned=False)
+    engine: str = knob("fsdp2", "what trains", choices=("fsdp2", "megatron"), learned=False)
+    tensor: int = knob(
+        1, "tensor parallel size", f"{MEGATRON}.tensor_model_parallel_size", when=ON_MEGATRON, learned=False, low=1
+    )
+    pipeline: int = knob(
+        1,
+        "pipeline parallel size",
+        f"{MEGATRON}.pipeline_model_parallel_size",
+        when=ON_MEGATRON,
+        learned=False,
+        low=1,
+    )
+    virtual_pipeline: int | None = knob(
+        None,
+        "virtual pipeline stages a stage",
+        f"{MEGATRON}.virtual_pipeline_model_parallel_size",
+        when=ON_MEGATRON,
+        learned=False,
+        low=1,
+    )
+    context: int = knob(
+        1, "context parallel size", f"{MEGATRON}.context_parallel_size", when=ON_MEGATRON, learned=False, low=1
+    )
+    expert: int = knob(
+        1, "expert parallel size", f"{MEGATRON}.expert_model_parallel_size", when=ON_MEGATRON, learned=False, low=1
+    )
+    expert_tensor: int | None = knob(
+        None,
+        "tensor parallel size of the experts; null: as tensor",
+        f"{MEGATRON}.expert_tensor_parallel_size",
+        when=ON_MEGATRON,
+        learned=False,
+        low=1,
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class Memory:
+    name: str = knob(doc="name in tables and labels", learned=False)
+    param_offload: bool = knob(
+        False, "parameters and gradients wait on the host while others run", learned=False
+    )
+    optimizer_offload: bool = knob(False, "the optimizer waits on the host while others run", learned=False)
+    recompute_granularity: str | None = knob(
+        None,
+        "recompute activations in the backward pass",
+        f"{MEGATRON}.override_transformer_config.recompute_granularity",
+        when=ON_MEGATRON,
+        learned=False,
+        choices=(None, "full", "selective"),
+    )
+    recompute_method: str | None = knob(
+        None,
+        "which layers full recomputation saves the inputs of",
+        f"{MEGATRON}.override_transformer_config.recompute_method",
+        when=ON_MEGATRON | {"memory.recompute_granularity": ("full",)},
+        learned=False,
+        choices=(None, "uniform", "block"),
+    )
+    recompute_num_layers: int | None = knob(
+        None,
+        "layers a group",
+        f"{MEGATRON}.override_transformer_config.recompute_num_layers",
+        when=ON_MEGATRON | {"memory.recompute_granularity": ("full",)},
+        learned=False,
+        low=1,
+    )
+    use_gradient_checkpointing: bool = knob(
+        True,
+        "recompute activations layer by layer (FSDP)",
+        f"{MODEL}.enable_gradient_checkpointing",
+        when=ON_FSDP,
+        learned=False,
+    )
+    use_fused_kernels: bool = knob(
+        False, "never hold the logits of a whole batch", f"{MODEL}.use_fused_kernels", learned=False
+    )
+    use_remove_padding: bool = knob(True, "pack sequences", f"{MODEL}.use_remove_padding", learned=False)
+
+
+@dataclass(kw_only=True, slots=True)
+class Rollout:
+    name: str = knob(doc="name in tables and labels", learned=False)
+    engine: str = knob(
+        "vllm",
+        "what generates; embedded is hysweep's small server for machines with no GPU",
+        choices=("vllm", "embedded"),
+        learned=False,
+    )
+    n: int = knob(8, "samples a prompt: the group size", f"{ROLLOUT}.n", low=1)
+    temperature: float = knob(1.0, "of training samples", f"{ROLLOUT}.temperature", low=0)
+    top_p: float = knob(1.0, "of training samples", f"{ROLLOUT}.top_p", low=0, high=1)
+    top_k: int = knob(-1, "of training samples; -1: all", f"{ROLLOUT}.top_k", low=-1)
+    val_do_sample: bool = knob(False, "sample in validation (off: greedy)", f"{ROLLOUT}.val_kwargs.do_sample")
+    val_temperature: float = knob(
+        1.0,
+        "of validation samples",
+        f"{ROLLOUT}.val_kwargs.temperature",
+        when={"rollout.val_do_sample": (True,)},
+        low=0,
+    )
+    val_top_p: float = knob(
+        1.0,
+        "of validation samples",
+        f"{ROLLOUT}.val_kwargs.top_p",
+        when={"rollout.val_do_sample": (True,)},
+        low=0,
+        high=1,
+    )
+    val_n: int = knob(1, "samples a validation prompt", f"{ROLLOUT}.val_kwargs.n", low=1)
+    dtype: str = knob(
+        "bfloat16", "precision of the rollout", f"{ROLLOUT}.dtype", choices=("bfloat16", "float16", "float32")
+    )
+    correction_is: str | None = knob(
+        None,
+        "importance weights that correct the gap of rollout and training engine",
+        "algorithm.rollout_correction.rollout_is",
+        choices=(None, "token", "sequence"),
+    )
+    correction_is_threshold: str = knob(
+        "2.0",
+        "one number: cap (TIS); low_high: weights outside become zero (IcePop). Always a string",
+        "algorithm.rollout_correction.rollout_is_threshold",
+        when=WITH_IS,
+    )
+    tensor: int = knob(
+        1, "tensor parallel size of a replica", f"{ROLLOUT}.tensor_model_parallel_size", learned=False, low=1
+    )
+    data: int = knob(1, "data parallel size of a replica", f"{ROLLOUT}.data_parallel_size", learned=False, low=1)
+    gpu_memory_utilization: float = knob(
+        0.5,
+        "share of each GPU's memory that the engine takes",
+        f"{ROLLOUT}.gpu_memory_utilization",
+        when=ON_VLLM,
+        learned=False,
+        low=0.05,
+        high=1,
+    )
+    max_model_len: int | None = knob(
+        None,
+        "longest sequence of the engine; null: prompt + response",
+        unit="tokens",
+        when=ON_VLLM,
+        learned=False,
+        low=1,
+    )
+    max_num_batched_tokens: int = knob(
+        8192,
+        "tokens of one engine step",
+        f"{ROLLOUT}.max_num_batched_tokens",
+        unit="tokens",
+        when=ON_VLLM,
+        learned=False,
+        low=1,
+    )
+    max_num_seqs: int = knob(
+        256, "sequences that run at once in a replica", f"{ROLLOUT}.max_num_seqs", learned=False, low=1
+    )
+    enforce_eager: bool = knob(
+        False, "no CUDA graphs", f"{ROLLOUT}.enforce_eager", when=ON_VLLM, learned=False
+    )
+    free_cache_engine: bool = knob(
+        True, "give the cache's memory back while training", f"{ROLLOUT}.free_cache_engine", learned=False
+    )
+    agent_workers: int = knob(
+        8, "processes that drive generation", f"{ROLLOUT}.agent.num_workers", learned=False, low=1
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class Data:
+    name: str = knob(doc="name in tables and labels")
+    train_files: list[str] = knob(doc="parquet or JSON files; embedded:train is the shipped tiny task", factory=list)
+    val_files: list[str] = knob(doc="parquet or JSON files; embedded:val is the shipped tiny task", factory=list)
+    truncation: str = knob(
+        "error",
+        "what happens to a longer prompt",
+        "data.truncation",
+        choices=("error", "left", "right", "middle"),
+    )
+    filter_overlong_prompts: bool = knob(False, "drop longer prompts first", "data.filter_overlong_prompts")
+    shuffle: bool = knob(True, "shuffle the training set", "data.shuffle")
+    loader_workers: int = knob(
+        8, "processes that load rows", "data.dataloader_num_workers", learned=False, low=0
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class Reward:
+    name: str = knob(doc="name in tables and labels")
+    manager: str = knob(
+        "naive", "how a reward is computed", "reward.reward_manager.name", choices=("naive", "dapo")
+    )
+    function_path: str | None = knob(
+        None, "Python file with a reward function; null: verl's routing by data_source; embedded:reward"
+    )
+    function_name: str = knob(
+        "compute_score", "its name there", "reward.custom_reward_function.name"
+    )
+    overlong_buffer_len: int = knob(
+        0,
+        "DAPO: the last tokens of the response length in which a penalty grows; 0: none",
+        unit="tokens",
+        when={"reward.manager": ("dapo",)},
+        low=0,
+    )
+    overlong_penalty: float = knob(
+        1.0, "DAPO: the penalty at the full length", when={"reward.manager": ("dapo",)}, low=0
+    )
+    workers: int = knob(8, "processes that score", "reward.num_workers", learned=False, low=1)
+
+
+@dataclass(kw_only=True, slots=True)
+class Trainer:
+    name: str = knob(doc="name in tables and labels")
+    verl: str = knob("0.9.1", "version of the trainer", choices=("0.9.1",))
+    learning_rate: float = knob(1e-6, "of the actor", f"{ACTOR}.optim.lr", low=0, high=1)
+    weight_decay: float = knob(0.01, "of the actor's optimizer", f"{ACTOR}.optim.weight_decay", low=0)
+    grad_clip: float = knob(1.0, "largest norm of the gradient", low=0)
+    train_batch_size: int = knob(128, "prompts a step", "data.train_batch_size", unit="prompts", low=1)
+    mini_batch_size: int = knob(
+        128, "prompts an update", f"{ACTOR}.ppo_mini_batch_size", unit="prompts", low=1
+    )
+    max_prompt_length: int = knob(
+        512, "prompts are cut or dropped beyond it", "data.max_prompt_length", unit="tokens", low=1
+    )
+    max_response_length: int = knob(
+        1024, "longest answer", "data.max_response_length", unit="tokens", low=1
+    )
+    use_dynamic_batch: bool = knob(
+        True, "micro batches by token budget, not by count", f"{ACTOR}.use_dynamic_bsz", learned=False
+    )
+    max_token_len_per_gpu: int = knob(
+        16384,
+        "token budget of a micro batch of the update",
+        f"{ACTOR}.ppo_max_token_len_per_gpu",
+        unit="tokens",
+        when=STEPPED,
+        learned=False,
+        low=1,
+    )
+    log_prob_max_token_len_per_gpu: int = knob(
+        16384,
+        "token budget of a micro batch of log-probabilities",
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+        f"{REF}.log_prob_max_token_len_per_gpu",
+        unit="tokens",
+        when=STEPPED,
+        learned=False,
+        low=1,
+    )
+    micro_batch_size_per_gpu: int = knob(
+        1,
+        "samples of a micro batch",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu",
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+        f"{REF}.log_prob_micro_batch_size_per_gpu",
+        when=FIXED_MICRO,
+        learned=False,
+        low=1,
+    )
+    total_steps: int | None = knob(
+        None, "steps of training; null: as many as total_epochs make", "trainer.total_training_steps",
+        learned=False, low=1,
+    )
+    total_epochs: int = knob(1, "passes over the training set", "trainer.total_epochs", low=1)
+    validate_before: bool = knob(True, "validate before the first step", "trainer.val_before_train", learned=False)
+    validate_every: int = knob(10, "steps between validations; -1: never", "trainer.test_freq", learned=False, low=-1)
+    save_every: int = knob(20, "steps between checkpoints; -1: never", "trainer.save_freq", learned=False, low=-1)
+    checkpoints_kept: int | None = knob(
+        None, "older ones are deleted; null: keep all", "trainer.max_actor_ckpt_to_keep", learned=False, low=1
+    )
+    seed: int = knob(1, "of data order and sampling", "data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed", low=0)
+
+
+@dataclass(kw_only=True, slots=True)
+class Cluster:
+    name: str = knob(doc="name in tables and labels", learned=False)
+    launcher: str = knob("local", "who starts jobs", choices=("local", "slurm"), learned=False)
+    nodes: int = knob(1, "nodes a trial", "trainer.nnodes", learned=False, low=1)
+    gpus_per_node: int = knob(1, "GPUs a node; on a machine with none: worker slots", "trainer.n_gpus_per_node",
+                              learned=False, low=1)
+    gpu: str | None = knob(None, "kind of GPU; null: none, verl runs on the CPU", learned=False)
+    gpu_memory_gib: float | None = knob(None, "memory of a GPU", unit="GiB", learned=False, low=1)
+    cpus_per_node: int | None = knob(
+        None, "CPUs that Ray may hand out on a node; null: those of the allocation", learned=False, low=1
+    )
+    object_store_gib: float | None = knob(
+        None, "Ray's shared memory on a node; null: Ray's own choice", unit="GiB", learned=False, low=0.08
+    )
+    timeout_min: int = knob(240, "time limit of a job", unit="min", learned=False, low=1)
+    ray_boot_timeout_s: int = knob(300, "until all nodes must have joined", unit="s", learned=False, low=10)
+    env: dict[str, str] = knob(factory=dict, doc="environment of the trainer", learned=False)
+
+
+@dataclass(kw_only=True, slots=True)
+class Tracking:
+    name: str = knob(doc="name in tables and labels", learned=False)
+    loggers: list[str] = knob(
+        factory=lambda: ["console", "file"], doc="where verl sends metrics; file is always among them",
+        learned=False,
+    )
+    project: str = knob("hysweep", "project of the runs", "trainer.project_name", learned=False)
+
+
+@dataclass(kw_only=True, slots=True)
+class Trial:
+    """All that one job trains, and where. The root of what `compose` returns for a point of the space."""
+
+    model: Model
+    algorithm: Algorithm
+    parallelism: Parallelism
+    memory: Memory
+    rollout: Rollout
+    data: Data
+    reward: Reward
+    trainer: Trainer
+    cluster: Cluster
+    tracking: Tracking
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.cluster.gpu is not None
+
+    @property
+    def world_size(self) -> int:
+        """GPUs (or, with none, worker slots) of the whole job."""
+        return self.cluster.nodes * self.cluster.gpus_per_node

@@ -1,0 +1,81 @@
+"""How a field of the schema is declared: once, with all that compile, check, help and docs need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Any
+
+# The prefixes that most of verl's keys share.
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+REF = "actor_rollout_ref.ref"
+MODEL = "actor_rollout_ref.model"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What a field says of itself.
+
+    doc       one line
+    keys      the trainer keys that it is copied to, unchanged; empty: compile derives what follows from it
+    when      it has an effect only while each named field has one of the given values; otherwise it is
+              not sent, and a value other than the default is reported as ignored
+    learned   it says what is learned, so it belongs to a trial's identity
+    unit      of the value; also the end of the name
+    low, high inclusive bounds
+    choices   the only legal values
+    """
+
+    doc: str = ""
+    keys: tuple[str, ...] = ()
+    when: Mapping[str, tuple[Any, ...]] | None = None
+    learned: bool = True
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[Any, ...] = ()
+
+
+def knob(
+    default: Any = MISSING,
+    doc: str = "",
+    *keys: str,
+    factory: Any = MISSING,
+    when: Mapping[str, tuple[Any, ...]] | None = None,
+    learned: bool = True,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[Any, ...] = (),
+) -> Any:
+    """A dataclass field with its `Knob`. `factory` instead of `default` for lists, dicts and groups."""
+    about = Knob(doc, keys, when, learned, unit, low, high, choices)
+    metadata = {"knob": about}
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One field of a tree of groups: its dotted path, its value there, its default and its `Knob`."""
+
+    path: str
+    value: Any
+    default: Any
+    knob: Knob
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[Leaf]:
+    """Every field of a dataclass instance, depth first; nested groups are entered, dicts are leaves."""
+    for f in fields(node):
+        path, value = f"{prefix}{f.name}", getattr(node, f.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{path}.")
+        else:
+            yield Leaf(path, value, _default(f), f.metadata.get("knob", Knob()))
+
+
+def _default(f: Field[Any]) -> Any:
+    return f.default_factory() if f.default_factory is not MISSING else f.default

@@ -1,0 +1,69 @@
+"""What is wrong with a setting, said so that a person can mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """When the trainer itself would have stumbled, had we let it start."""
+
+    COMPOSE = "compose"  # the trainer's own configuration refuses it
+    START = "start"  # workers come up, GPUs are held
+    ROLLOUT = "rollout"  # after the first rollout was paid for
+    UPDATE = "update"  # at the first update
+    NEVER = "never"  # silently ignored
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault: ``key = value: why; cure``."""
+
+    key: str
+    value: object
+    why: str
+    cure: str
+    stage: Stage = Stage.COMPOSE
+    severity: Severity = Severity.ERROR
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value}: {self.why}; {self.cure}"
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self) | {"stage": str(self.stage), "severity": str(self.severity)}
+
+
+class BadInput(Exception):
+    """The question could not be taken: exit code 2, the problems as text, no traceback."""
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(map(str, problems)))
+
+
+def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The names among `known` that `word` was probably meant to be, best first.
+
+    Also finds names whose last part is the word (``lr`` is no close match of anything, but
+    ``tensor`` is of ``parallelism.tensor``).
+    """
+    known = list(known)
+    same_tail = [name for name in known if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
+    return list(dict.fromkeys(same_tail + get_close_matches(word, known, n=count, cutoff=0.5)))[:count]
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """A cure for an unknown name: the nearest ones, or all when they are few."""
+    known = sorted(known)
+    close = nearest(word, known)
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "choose one of " + ", ".join(known) if 0 < len(known) <= 12 else "see `hysweep show` for what there is"

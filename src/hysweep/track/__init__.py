@@ -1,0 +1,26 @@
+"""The trial directory on disk: atomic writes, tolerant reads, attempts, metrics, the cause of every end."""
+
+from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict
+from hysweep.track.directory import AttemptDirectory, StudyDirectory, TrialDirectory
+from hysweep.track.files import append_line, read_json, read_lines, write_json, write_text
+from hysweep.track.records import Claim, End, State, Status
+
+__all__ = [
+    "ACTIONS",
+    "Action",
+    "AttemptDirectory",
+    "Cause",
+    "Claim",
+    "End",
+    "Phase",
+    "State",
+    "Status",
+    "StudyDirectory",
+    "TrialDirectory",
+    "Verdict",
+    "append_line",
+    "read_json",
+    "read_lines",
+    "write_json",
+    "write_text",
+]

@@ -1,0 +1,262 @@
+"""The directory of a study and of its trials: the truth. Everything else is an index of it.
+
+    <study>/study.yaml  conf/  events.jsonl  ledger.jsonl  journal.log  lock  report.html
+            trials/0007-3fa9c1d2e4b5/   trial.yaml  point.json  state.json (one writer: the controller)
+                attempts/1/             job.json  overrides.txt  env.json  node.json (the claim)  driver.log
+                                        ray-0.log  metrics.jsonl  end.json
+                checkpoints/            shared by the attempts
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hysweep.track.files import append_line, claim, read_json, read_lines, write_json, write_text
+from hysweep.track.records import Claim, End, State
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDirectory:
+    path: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name)
+
+    @property
+    def trial(self) -> TrialDirectory:
+        return TrialDirectory(self.path.parent.parent)
+
+    @property
+    def driver_log(self) -> Path:
+        return self.path / "driver.log"
+
+    @property
+    def node_log(self) -> Path:
+        """What the node process itself said: boot, supervision, clean-up."""
+        return self.path / "node.log"
+
+    def ray_log(self, rank: int) -> Path:
+        return self.path / f"ray-{rank}.log"
+
+    @property
+    def metrics_file(self) -> Path:
+        """verl's file logger truncates what it opens, so each attempt has its own."""
+        return self.path / "metrics.jsonl"
+
+    def prepare(self, job: dict[str, Any]) -> None:
+        """Write what the node will run. The secrets of the environment are not among it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.path / "overrides.txt", "\n".join(job["overrides"]) + "\n")
+        write_json(self.path / "env.json", job["env"])
+        write_json(self.path / "job.json", job)
+
+    def job(self) -> dict[str, Any] | None:
+        return read_json(self.path / "job.json")
+
+    def claim(self, who: Claim) -> bool:
+        """Take this attempt for one node process; False when another has it. So no attempt runs twice."""
+        return claim(self.path / "node.json", json.dumps(who.as_dict()))
+
+    def claimed(self) -> Claim | None:
+        d = read_json(self.path / "node.json")
+        return Claim.from_dict(d) if d else None
+
+    def finish(self, end: End) -> None:
+        write_json(self.path / "end.json", end.as_dict())
+
+    def end(self) -> End | None:
+        d = read_json(self.path / "end.json")
+        return End.from_dict(d) if d else None
+
+    def metrics(self) -> list[tuple[int, dict[str, float]]]:
+        """(step, metrics) in the order written, as verl's file logger wrote them."""
+        return [
+            (int(line["step"]), line["data"])
+            for line in read_lines(self.metrics_file)
+            if isinstance(line.get("step"), (int, float)) and isinstance(line.get("data"), dict)
+        ]
+
+    def last_sign_of_life(self) -> float:
+        """When metrics or the log last grew; unix seconds, 0 for never."""
+        times = [p.stat().st_mtime for p in (self.metrics_file, self.driver_log, self.node_log) if p.exists()]
+        return max(times, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDirectory:
+    path: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name.split("-")[0])
+
+    @property
+    def id(self) -> str:
+        return self.path.name.split("-")[1]
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "trial.yaml"
+
+    def point(self) -> dict[str, Any]:
+        """The varied fields and their values here."""
+        return read_json(self.path / "point.json") or {}
+
+    def state(self) -> State:
+        d = read_json(self.path / "state.json")
+        return State.from_dict(d) if d else State()
+
+    def save(self, state: State) -> State:
+        state = state.but(updated=time.time())
+        write_json(self.path / "state.json", state.as_dict())
+        return state
+
+    def attempt(self, number: int) -> AttemptDirectory:
+        return AttemptDirectory(self.path / "attempts" / str(number))
+
+    def attempts(self) -> list[AttemptDirectory]:
+        root = self.path / "attempts"
+        names = [n for n in os.listdir(root) if n.isdigit()] if root.is_dir() else []
+        return [self.attempt(n) for n in sorted(map(int, names))]
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Metrics by step over all attempts; where steps overlap after a resume, the last attempt wins."""
+        steps: dict[int, dict[str, float]] = {}
+        for attempt in self.attempts():
+            rows = attempt.metrics()
+            if rows:
+                first = rows[0][0]
+                steps = {step: data for step, data in steps.items() if step < first}
+            for step, data in rows:
+                steps[step] = steps.get(step, {}) | data
+        return dict(sorted(steps.items()))
+
+    def curve(self, metric: str) -> list[tuple[int, float]]:
+        """(step, value) of one metric; steps at which it was not measured are left out."""
+        return [(step, data[metric]) for step, data in self.metrics().items() if metric in data]
+
+    def request_cancel(self) -> None:
+        (self.path / "cancel").touch()
+
+    @property
+    def is_cancel_requested(self) -> bool:
+        return (self.path / "cancel").exists()
+
+
+@dataclass(frozen=True, slots=True)
+class StudyDirectory:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "study.yaml").is_file()
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "study.yaml"
+
+    @property
+    def conf(self) -> Path:
+        """The config groups as they were when the study began: later points compose from these."""
+        return self.path / "conf"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.log"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def report_file(self) -> Path:
+        return self.path / "report.html"
+
+    def create(self, study_yaml: str, conf: dict[str, str]) -> None:
+        """Bring the directory into being as one step: whole, or not there at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        shutil.rmtree(draft, ignore_errors=True)
+        for name, text in conf.items():
+            target = draft / "conf" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+        (draft / "trials").mkdir(parents=True, exist_ok=True)
+        write_text(draft / "study.yaml", study_yaml)
+        try:
+            os.rename(draft, self.path)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+    def trials(self) -> list[TrialDirectory]:
+        root = self.path / "trials"
+        names = [n for n in os.listdir(root) if n[:1].isdigit() and "-" in n] if root.is_dir() else []
+        return [TrialDirectory(root / n) for n in sorted(names)]
+
+    def find(self, address: str) -> TrialDirectory | None:
+        """A trial by its number or by a prefix of its id; None when there is none, or more than one."""
+        trials = self.trials()
+        by_number = [t for t in trials if address.isdigit() and t.number == int(address)]
+        by_id = [t for t in trials if t.id.startswith(address)]
+        found = by_number or by_id
+        return found[0] if len(found) == 1 else None
+
+    def add_trial(self, number: int, id: str, trial_yaml: str, point: dict[str, Any]) -> TrialDirectory:
+        """Freeze a trial as one step. The same number and id again is the same directory."""
+        trial = TrialDirectory(self.path / "trials" / f"{number:04d}-{id}")
+        if trial.path.is_dir():
+            return trial
+        draft = trial.path.with_name(f".{trial.path.name}.{os.getpid()}")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        write_text(draft / "trial.yaml", trial_yaml)
+        write_json(draft / "point.json", point)
+        write_json(draft / "state.json", State(updated=time.time()).as_dict())
+        os.rename(draft, trial.path)
+        return trial
+
+    def log(self, event: str, **details: Any) -> None:
+        """One decision, one line of events.jsonl."""
+        append_line(self.path / "events.jsonl", {"time": time.time(), "event": event, **details})
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        return read_lines(self.path / "events.jsonl")
+
+    def book(self, trial: int, attempt: int, cause: str, gpus: int, hours: float) -> None:
+        """Enter an attempt's GPU-hours (on a machine with none: slot-hours) in the ledger, once."""
+        if (trial, attempt) in {(e["trial"], e["attempt"]) for e in self.ledger()}:
+            return
+        append_line(
+            self.path / "ledger.jsonl",
+            {"trial": trial, "attempt": attempt, "cause": cause, "gpus": gpus, "gpu_hours": hours},
+        )
+
+    def ledger(self) -> list[dict[str, Any]]:
+        return [e for e in read_lines(self.path / "ledger.jsonl") if "trial" in e and "gpu_hours" in e]
+
+    def request_cancel(self) -> None:
+        (self.path / "cancel").touch()
+
+    def withdraw_cancel(self) -> None:
+        (self.path / "cancel").unlink(missing_ok=True)
+
+    @property
+    def is_cancel_requested(self) -> bool:
+        return (self.path / "cancel").exists()

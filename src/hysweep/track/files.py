@@ -1,0 +1,82 @@
+"""Writing that a crash cannot tear, reading that forgives one that did."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """Replace `path` as one step: readers see the old text or the new one, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
+    write_text(path, json.dumps(value, indent=1, default=str) + "\n", mode)
+
+
+def read_json(path: Path) -> Any | None:
+    """The value, or None where there is none that can be read (yet)."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def claim(path: Path, text: str) -> bool:
+    """Create `path` with `text` if nobody has: True for exactly one of any number of callers.
+
+    The text is there at once: it is written aside and then linked to its name.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    write_text(temporary, text)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Add one JSON line by one write. If the last writer died in mid-line, its fragment is ended first."""
+    line = (json.dumps(record, default=str) + "\n").encode()
+    with open(path, "ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole JSON object of a JSON-lines file; torn and foreign lines are passed over."""
+    try:
+        file = open(path, encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    with file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record

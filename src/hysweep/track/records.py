@@ -1,0 +1,107 @@
+"""What is known of a trial and of an attempt, as frozen records."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from hysweep.track.causes import Cause, Phase
+
+
+class Status(StrEnum):
+    """Where a trial stands. Written by the controller alone."""
+
+    CREATED = "created"  # frozen on disk, never submitted
+    SUBMITTING = "submitting"  # a token: the launcher was or is about to be called
+    SUBMITTED = "submitted"  # the launcher gave a job id
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """state.json: the controller's word on a trial.
+
+    ending  why the controller asked the job to stop (pruned, cancelled, hung); the cause once it has
+    value   the objective, when it has one; times are unix seconds
+    """
+
+    status: Status = Status.CREATED
+    attempt: int = 0
+    job_id: str | None = None
+    ending: Cause | None = None
+    cause: Cause | None = None
+    reason: str = ""
+    value: float | None = None
+    updated: float = 0.0
+
+    @property
+    def is_final(self) -> bool:
+        return self.status is Status.ENDED
+
+    def but(self, **changes: Any) -> State:
+        return replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> State:
+        return cls(
+            status=Status(d["status"]),
+            attempt=d["attempt"],
+            job_id=d.get("job_id"),
+            ending=Cause(d["ending"]) if d.get("ending") else None,
+            cause=Cause(d["cause"]) if d.get("cause") else None,
+            reason=d.get("reason", ""),
+            value=d.get("value"),
+            updated=d.get("updated", 0.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """end.json: the node's word on why its attempt ended. Written by the node alone, last of all.
+
+    lines  the decisive lines of the log, oldest first
+    """
+
+    cause: Cause
+    phase: Phase = Phase.UNKNOWN
+    exit_code: int | None = None
+    reason: str = ""
+    lines: tuple[str, ...] = ()
+    started: float = 0.0
+    ended: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> End:
+        return cls(
+            cause=Cause(d["cause"]),
+            phase=Phase(d.get("phase", "unknown")),
+            exit_code=d.get("exit_code"),
+            reason=d.get("reason", ""),
+            lines=tuple(d.get("lines", ())),
+            started=d.get("started", 0.0),
+            ended=d.get("ended", 0.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """node.json: who runs an attempt. Created once, by the first node process that reaches it."""
+
+    host: str
+    pid: int
+    created: float  # start time of that process, unix seconds: a pid alone may be somebody else's by now
+    boot: str = ""  # kernel boot id: after a reboot no process of an earlier boot runs
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> Claim:
+        return cls(host=d["host"], pid=d["pid"], created=d["created"], boot=d.get("boot", ""))
