@@ -395,6 +395,9 @@ class Trainer:
     checkpoints_kept: int | None = knob(
         None, "older ones are deleted; null: keep all", "trainer.max_actor_ckpt_to_keep", learned=False, low=1
     )
+    extra: dict[str, Any] = knob(
+        factory=dict, doc="any other key of the trainer, as in trainer.extra.actor_rollout_ref.actor.ppo_epochs=2"
+    )
     seed: int = knob(1, "of data order and sampling", "data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed", low=0)
 
 

@@ -52,12 +52,21 @@ class BadInput(Exception):
 def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The names among `known` that `word` was probably meant to be, best first.
 
-    Also finds names whose last part is the word (``lr`` is no close match of anything, but
-    ``tensor`` is of ``parallelism.tensor``).
+    Looks first at the last part of dotted names: the same word elsewhere (``tensor`` for
+    ``parallelism.tensor``), initials (``lr`` for ``learning_rate``), then at spelling.
     """
     known = list(known)
-    same_tail = [name for name in known if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
-    return list(dict.fromkeys(same_tail + get_close_matches(word, known, n=count, cutoff=0.5)))[:count]
+    tail, tails = word.rsplit(".", 1)[-1], {name: name.rsplit(".", 1)[-1] for name in known}
+    same = [name for name in known if tails[name] == tail]
+    initials = [name for name in known if "_" in tails[name] and _initials(tails[name]) == tail]
+    spelled = get_close_matches(word, known, n=count, cutoff=0.6)
+    within = set(get_close_matches(tail, tails.values(), n=count, cutoff=0.7))
+    group = [n for n in known if tails[n] in within and n.partition(".")[0] == word.partition(".")[0]]
+    return list(dict.fromkeys(same + initials + group + spelled))[:count]
+
+
+def _initials(name: str) -> str:
+    return "".join(part[:1] for part in name.split("_"))
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

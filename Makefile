@@ -1,0 +1,51 @@
+# Two commands from nothing: `make quickstart` runs the default sweep, `make test` what CI runs.
+# Both make .venv once, from constraints.txt; the second time they start at once.
+ROOT := $(patsubst %/,%,$(dir $(realpath $(lastword $(MAKEFILE_LIST)))))
+VENV ?= $(ROOT)/.venv
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c 'import sys; sys.version_info[:2] in ((3,11),(3,12)) and print("$(p)")' 2>/dev/null)))
+BIN := $(VENV)/bin
+STAMP := $(VENV)/made-from-$(shell cat $(ROOT)/constraints.txt $(ROOT)/pyproject.toml $(ROOT)/Makefile | cksum | cut -d' ' -f1)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The CPU build of torch is not the one that the default index serves: README, "torch".
+TORCH_INDEX ?=
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help quickstart test env lint unit contract smoke bench clean
+
+help:
+	@echo "make quickstart   run the default sweep: real verl on this machine's CPU, a leaderboard and a report"
+	@echo "make test         everything that CI runs"
+	@echo "make lint unit contract smoke   parts of it;   make bench   start-up times"
+
+quickstart: env
+	$(BIN)/hysweep run -m sweep=quickstart
+
+test: lint unit contract smoke
+
+env: $(STAMP)
+
+$(STAMP):
+	@test -n "$(PYTHON)" || { echo "hysweep needs Python 3.11 or 3.12: install one, or give make PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet --constraint $(ROOT)/constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(PIP) install --quiet --constraint $(ROOT)/constraints.txt --editable '$(ROOT)[cpu,report,dev]'
+	$(PIP) check
+	@touch $@
+
+lint: env
+	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+unit: env
+	cd $(ROOT) && $(PYTEST) -m "not verl and not contract"
+
+contract: env
+	cd $(ROOT) && $(PYTEST) -m contract
+
+smoke: env
+	cd $(ROOT) && $(PYTEST) -m verl
+
+bench: env
+	cd $(ROOT) && $(BIN)/python benchmarks/startup.py
+
+clean:
+	rm -rf $(ROOT)/.venv $(ROOT)/build $(ROOT)/dist

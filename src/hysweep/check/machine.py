@@ -1,0 +1,111 @@
+"""What this machine has and lacks for running trials, each with the cure. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from hysweep.embedded import assets
+from hysweep.schema import Problem, Stage, Trial
+
+# What real verl on the CPU was run with, beside verl itself; the extra `cpu` installs them.
+CPU_STACK = ("verl", "torch", "ray", "transformers", "TransferQueue", "tensordict")
+EXTRAS = {"plotly": "report", "wandb": "wandb"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about the machine. `is_needed`: the road on this machine, with no GPU, does not work without it."""
+
+    name: str
+    is_good: bool
+    found: str
+    cure: str = ""
+    is_needed: bool = False
+
+
+def installed(name: str) -> str | None:
+    """The version of a distribution, or None; nothing is imported."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def examine(where: Path) -> list[Finding]:
+    """All findings; `where` is the directory that studies will be written to."""
+    return [*_python(), *_packages(), *_resources(where), *_cluster()]
+
+
+def lacks_for(trial: Trial) -> list[Problem]:
+    """What this machine lacks to run a trial on it by the local launcher."""
+    if trial.cluster.launcher != "local":
+        return []
+    problems = []
+    wanted = trial.trainer.verl
+    have = installed("verl")
+    if have is None:
+        problems.append(
+            Problem("verl", "not installed", "the local launcher runs it here", "pip install 'hysweep[cpu]'", Stage.START)
+        )
+    elif have != wanted:
+        problems.append(
+            Problem("trainer.verl", wanted, f"verl {have} is installed", f"pip install verl=={wanted}", Stage.START)
+        )
+    if not trial.has_gpu:
+        problems += [
+            Problem(name, "not installed", "real verl on the CPU needs it", "pip install 'hysweep[cpu]'", Stage.START)
+            for name in CPU_STACK
+            if name != "verl" and installed(name) is None
+        ]
+    return problems
+
+
+def _python() -> list[Finding]:
+    v = ".".join(map(str, sys.version_info[:3]))
+    good = (3, 11) <= sys.version_info[:2] < (3, 13)
+    return [Finding("python", good, v, "use Python 3.11 or 3.12", is_needed=True)]
+
+
+def _packages() -> list[Finding]:
+    findings = [
+        Finding(n, (v := installed(n)) is not None, v or "not installed", "pip install 'hysweep[cpu]'", is_needed=True)
+        for n in CPU_STACK
+    ]
+    return findings + [
+        Finding(n, (v := installed(n)) is not None, v or "not installed", f"pip install 'hysweep[{extra}]'")
+        for n, extra in EXTRAS.items()
+    ]
+
+
+def _resources(where: Path) -> list[Finding]:
+    memory = psutil.virtual_memory()
+    free_gib = memory.available / 2**30
+    there = next(p for p in [where.absolute(), *where.absolute().parents] if p.exists())
+    disk_gib = shutil.disk_usage(there).free / 2**30
+    return [
+        Finding("cores", (os.cpu_count() or 1) >= 2, str(os.cpu_count()), "a trial wants two cores"),
+        Finding("memory", free_gib >= 4, f"{free_gib:.1f} GiB free", "a trial on the CPU takes 4 GiB: close something"),
+        Finding("disk", disk_gib >= 1, f"{disk_gib:.0f} GiB free at {there}", "make room", is_needed=True),
+        Finding("outputs", os.access(there, os.W_OK), str(where), "choose another with study.root=DIR", is_needed=True),
+        Finding(
+            "tiny model",
+            True,
+            "built" if assets.is_built() else "not built yet: the first trial builds it in some 20 s",
+        ),
+    ]
+
+
+def _cluster() -> list[Finding]:
+    gpus = shutil.which("nvidia-smi")
+    slurm = shutil.which("sbatch")
+    return [
+        Finding("GPU driver", gpus is not None, gpus or "none", "not needed for the tiny model; cluster=local has no GPU"),
+        Finding("SLURM", slurm is not None, slurm or "no sbatch here", "log in to a node that can submit"),
+    ]

@@ -1,0 +1,195 @@
+"""The verbs. Each reads its words, calls a room and prints; heavy rooms are imported when a verb needs them.
+
+Exit codes: 0 done; 1 the answer is no (problems found, trials failed); 2 the question could not be taken;
+130 interrupted, a clean detach too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hysweep import __version__
+
+OVERRIDES = click.argument("overrides", nargs=-1, type=click.UNPROCESSED, shell_complete=lambda *a: _complete(*a))
+CONFIG_DIR = click.option(
+    "--config-dir", "config_dirs", multiple=True, metavar="DIR", help="Your own config groups; they win over the shipped."
+)
+STUDY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path), shell_complete=lambda *a: _studies(*a))
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+
+
+class Verbs(click.Group):
+    """Lists the verbs in the order of use, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "terminal_width": 100},
+    epilog="Example: hysweep run -m sweep=quickstart        Help of a verb: hysweep run --help",
+)
+@click.version_option(__version__, prog_name="hysweep")
+def hysweep() -> None:
+    """Sweeps of RL post-training jobs for large language models, written as configuration.
+
+    Settings are named as in Hydra: algorithm=cispo, trainer.learning_rate=1e-3, sweep=quickstart.
+    """
+
+
+@hysweep.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog="Example: hysweep run -m algorithm=grpo,cispo 'trainer.learning_rate=tag(log,interval(1e-4,1e-2))' study.n_trials=8",
+)
+@click.option("-m", "--multirun", is_flag=True, help="Search the space that the overrides or the sweep file span.")
+@click.option("--detach", is_flag=True, help="Drive the study in the background; look with `hysweep status`.")
+@CONFIG_DIR
+@OVERRIDES
+def run(overrides: tuple[str, ...], multirun: bool, detach: bool, config_dirs: tuple[str, ...]) -> None:
+    """Run one trial, or with -m a study. Ctrl-C leaves: the jobs go on.
+
+    The same command again goes on with the same study. Hydra's own flags (--cfg job, --info) work too.
+    """
+    from hysweep.cli.run import run_as_hydra_app
+
+    sys.exit(run_as_hydra_app(list(overrides), multirun, detach, [Path(d) for d in config_dirs]))
+
+
+@hysweep.command(epilog="Example: hysweep show algorithm=cispo --verl")
+@click.option("--verl", is_flag=True, help="The exact trainer command instead.")
+@click.option("--doc", is_flag=True, help="Every field with its meaning and its trainer key instead.")
+@JSON
+@CONFIG_DIR
+@OVERRIDES
+def show(overrides: tuple[str, ...], verl: bool, doc: bool, as_json: bool, config_dirs: tuple[str, ...]) -> None:
+    """Show the composed configuration of a trial."""
+    from hysweep.cli.desk import show as answer
+
+    answer(list(overrides), [Path(d) for d in config_dirs], verl, doc, as_json)
+
+
+@hysweep.command(epilog="Example: hysweep check experiment=hy3_dapo_math parallelism.expert=6")
+@click.option("--strict", is_flag=True, help="Warnings count as problems.")
+@JSON
+@CONFIG_DIR
+@OVERRIDES
+def check(overrides: tuple[str, ...], strict: bool, as_json: bool, config_dirs: tuple[str, ...]) -> None:
+    """Find what cannot work, or would be ignored, before anything runs. Also of a whole sweep."""
+    from hysweep.cli.desk import check as answer
+
+    sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], strict, as_json))
+
+
+@hysweep.command(epilog="Example: hysweep plan sweep=hy3_algorithms")
+@JSON
+@CONFIG_DIR
+@OVERRIDES
+def plan(overrides: tuple[str, ...], as_json: bool, config_dirs: tuple[str, ...]) -> None:
+    """Show what a run would launch: trials, nodes, GPU-hours, problems. Nothing is written or started."""
+    from hysweep.cli.desk import plan as answer
+
+    sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], as_json))
+
+
+@hysweep.command(epilog="Example: hysweep status outputs/quickstart")
+@JSON
+@STUDY
+def status(directory: Path, as_json: bool) -> None:
+    """Show how a study stands."""
+    from hysweep.cli.study import status as answer
+
+    answer(directory, as_json)
+
+
+@hysweep.command(epilog="Example: hysweep resume outputs/quickstart study.n_trials=12")
+@STUDY
+@click.option("--detach", is_flag=True, help="Drive the study in the background.")
+@OVERRIDES
+def resume(directory: Path, overrides: tuple[str, ...], detach: bool) -> None:
+    """Go on with a study: adopt its running jobs, ask for what is missing."""
+    from hysweep.cli.study import resume as answer
+
+    sys.exit(answer(directory, list(overrides), detach))
+
+
+@hysweep.command(epilog="Example: hysweep cancel outputs/quickstart 3")
+@STUDY
+@click.argument("trials", nargs=-1)
+def cancel(directory: Path, trials: tuple[str, ...]) -> None:
+    """Stop a study, or some of its TRIALS (numbers or ids), running and queued."""
+    from hysweep.cli.study import cancel as answer
+
+    sys.exit(answer(directory, list(trials)))
+
+
+@hysweep.command(epilog="Example: hysweep report outputs/quickstart")
+@STUDY
+def report(directory: Path) -> None:
+    """Write report.html into the study's directory, now or while it runs."""
+    from hysweep.cli.study import report as answer
+
+    answer(directory)
+
+
+@hysweep.command(epilog="Example: hysweep doctor")
+@JSON
+def doctor(as_json: bool) -> None:
+    """Say what this machine has and lacks, each with the cure."""
+    from hysweep.cli.desk import doctor as answer
+
+    sys.exit(answer(as_json))
+
+
+@hysweep.command(epilog='Example: eval "$(hysweep completion bash)"')
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell: verbs, keys, options and values."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(hysweep, {}, "hysweep", "_HYSWEEP_COMPLETE").source())
+
+
+def main() -> None:
+    """The entry point: one clear error instead of a traceback, for whatever a person can mend."""
+    from hysweep.schema.problem import BadInput
+
+    try:
+        hysweep(prog_name="hysweep", standalone_mode=False)
+    except BadInput as e:
+        for problem in e.problems:
+            click.echo(f"hysweep: {problem}", err=True)
+        sys.exit(2)
+    except click.UsageError as e:
+        e.show()
+        sys.exit(2)
+    except click.ClickException as e:
+        e.show()
+        sys.exit(e.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # `hysweep show | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Keys, and after = the options or values of one."""
+    from hysweep.cli.complete import complete
+
+    return complete(incomplete)
+
+
+def _studies(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    found = [str(p.parent) for p in Path("outputs").glob("*/study.yaml")]
+    return [CompletionItem(p) for p in found if p.startswith(incomplete)] or [CompletionItem(incomplete, type="dir")]

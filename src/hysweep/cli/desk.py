@@ -1,0 +1,176 @@
+"""The verbs that only look: show, check, plan, doctor."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hysweep.check import check_trial, errors, examine
+from hysweep.compile import compile_trial
+from hysweep.compose import Composer
+from hysweep.compose.composer import all_leaves, trial_yaml
+from hysweep.schema import Problem, Severity, trial_id
+from hysweep.study import Preview, define, preview
+from hysweep.track import AttemptDirectory
+
+NOWHERE = Path("/STUDY/trials/NUMBER-ID")  # stands for the directory that a trial will have
+
+
+def show(overrides: list[str], config_dirs: Sequence[Path], verl: bool, doc: bool, as_json: bool) -> None:
+    if doc:
+        _show_fields(as_json)
+        return
+    composition = Composer(config_dirs).compose(overrides)
+    trial = composition.trial
+    if verl:
+        job = compile_trial(trial, NOWHERE)
+        if as_json:
+            click.echo(json.dumps(job.as_dict(), indent=1))
+            return
+        for name, value in job.env.items():
+            click.echo(f"{name}={shlex.quote(value)} \\")
+        click.echo(f"python -m {job.module}" + "".join(f" \\\n  {shlex.quote(o)}" for o in job.overrides))
+    elif as_json:
+        click.echo(json.dumps(asdict(trial) | {"study": asdict(composition.study)}, indent=1))
+    else:
+        from omegaconf import OmegaConf
+
+        click.echo(f"# id {trial_id(trial)}   " + " ".join(f"{k}={v}" for k, v in composition.choices.items() if v))
+        click.echo(trial_yaml(trial), nl=False)
+        click.echo(OmegaConf.to_yaml(OmegaConf.create({"study": asdict(composition.study)})), nl=False)
+
+
+def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_json: bool) -> int:
+    composer = Composer(config_dirs)
+    composition = composer.compose(overrides)
+    if composition.space:
+        looked = preview(define(composition), composer)
+    else:
+        found = tuple(check_trial(composition.trial))
+        looked = [Preview({}, composition.trial, trial_id(composition.trial), found)]
+    bad = [p for p in looked if not p.is_feasible or (strict and p.problems)]
+    if as_json:
+        click.echo(json.dumps([_preview_json(p) for p in looked], indent=1, default=str))
+        return 1 if bad else 0
+    print_problems(looked)
+    count = f"{len(looked)} trial{'s'[: len(looked) != 1]} looked at"
+    click.echo(f"{count}: " + (f"{len(bad)} cannot run" if bad else "no problem found" if not any(p.problems for p in looked) else "all can run"))
+    return 1 if bad else 0
+
+
+def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> int:
+    composer = Composer(config_dirs)
+    composition = composer.compose(overrides)
+    definition = define(composition)
+    looked = preview(definition, composer)
+    feasible = [p for p in looked if p.trial is not None and not errors(p.problems)]
+    trial = feasible[0].trial if feasible else composition.trial
+    assert trial is not None
+    job = compile_trial(trial, definition.directory.path / "trials" / f"0000-{trial_id(trial, definition.space)}")
+    most_hours = definition.n_trials * trial.world_size * trial.cluster.timeout_min / 60
+    budget = definition.study.budget_gpu_hours
+    facts: dict[str, Any] = {
+        "study": definition.study.name,
+        "directory": str(definition.directory.path),
+        "trials": definition.n_trials,
+        "max_parallel": definition.study.max_parallel,
+        "launcher": job.launcher,
+        "nodes_per_trial": job.nodes,
+        "gpus_per_trial": trial.world_size if trial.has_gpu else 0,
+        "timeout_min": job.timeout_min,
+        "gpu_hours_at_most": (min(most_hours, budget) if budget else most_hours) if trial.has_gpu else 0.0,
+        "points_looked_at": len(looked),
+        "infeasible": len(looked) - len(feasible),
+    }
+    if as_json:
+        problems = [_preview_json(p) for p in looked if p.problems]
+        click.echo(json.dumps(facts | {"problems": problems, "first_job": job.as_dict()}, indent=1, default=str))
+        return 0 if feasible else 1
+    for name, value in facts.items():
+        click.echo(f"{name.replace('_', ' '):>20}  {value:,.0f}" if isinstance(value, float) else f"{name.replace('_', ' '):>20}  {value}")
+    for key, text in {k: _text(d) for k, d in definition.space.items()}.items():
+        click.echo(f"{'varies':>20}  {key} = {text}")
+    print_problems(looked)
+    click.echo("the first job:")
+    click.echo(_launch_plan(job))
+    return 0 if feasible else 1
+
+
+def doctor(as_json: bool) -> int:
+    findings = examine(Path("outputs"))
+    broken = [f for f in findings if f.is_needed and not f.is_good]
+    if as_json:
+        click.echo(json.dumps([asdict(f) for f in findings], indent=1))
+        return 1 if broken else 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for head in ("", "what", "found", "cure"):
+        table.add_column(head, overflow="fold")
+    for f in findings:
+        mark = "[green]ok[/]" if f.is_good else "[red]missing[/]" if f.is_needed else "[yellow]none[/]"
+        table.add_row(mark, f.name, f.found, "" if f.is_good else f.cure)
+    Console().print(table)
+    click.echo("real verl runs here: hysweep run" if not broken else f"real verl cannot run here: {len(broken)} things are missing")
+    return 1 if broken else 0
+
+
+def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
+    """Every problem once, with the number of trials that have it and the first point where it shows."""
+    seen: dict[Problem, list[Preview]] = {}
+    for p in looked:
+        for problem in p.problems:
+            seen.setdefault(problem, []).append(p)
+    for problem, where in seen.items():
+        at = ""
+        if len(looked) > 1:
+            at = f"  [{len(where)} of {len(looked)} trials" + (f", as {_point(where[0].point)}]" if len(where) < len(looked) else "]")
+        word = "warning" if problem.severity is Severity.WARNING else "problem"
+        late = {"never": "it would be ignored", "compose": "the trainer refuses it"}.get(problem.stage, f"it would fail at {problem.stage}")
+        click.echo(f"{click.style(word, fg='yellow' if word == 'warning' else 'red')}: {problem} ({late}){at}", err=err)
+
+
+def _launch_plan(job: Any) -> str:
+    from hysweep.launch import launcher
+
+    attempt = AttemptDirectory(NOWHERE / "attempts" / "1")
+    return launcher(job.launcher).plan(job, attempt)
+
+
+def _show_fields(as_json: bool) -> None:
+    rows = [
+        {"field": leaf.path, "doc": leaf.knob.doc, "unit": leaf.knob.unit, "keys": list(leaf.knob.keys)}
+        for leaf in all_leaves()
+    ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        unit = f" [{row['unit']}]" if row["unit"] else ""
+        click.echo(f"{row['field']}{unit}\n    {row['doc']}" + (f"\n    -> {', '.join(row['keys'])}" if row["keys"] else ""))
+
+
+def _preview_json(p: Preview) -> dict[str, Any]:
+    return {
+        "point": p.point,
+        "id": p.id,
+        "is_feasible": p.is_feasible,
+        "problems": [problem.as_dict() for problem in p.problems],
+    }
+
+
+def _point(point: dict[str, Any]) -> str:
+    return " ".join(f"{k}={v}" for k, v in point.items())
+
+
+def _text(dimension: Any) -> str:
+    from hysweep.study.definition import text_of
+
+    return text_of(dimension)

@@ -1,0 +1,210 @@
+"""The verbs that take a study's directory: drive, status, resume, cancel, report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from hysweep.compose import Composer
+from hysweep.report import StudyRecord, change_lines, leaderboard, live_table, read_study, write_page
+from hysweep.schema import BadInput, Problem
+from hysweep.study import CHANGEABLE
+from hysweep.study.controller import Controller
+from hysweep.track import Cause, StudyDirectory, TrialDirectory
+
+REFRESH_S = 1.0
+
+
+def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = False) -> int:
+    """Drive a study to its end: in the foreground with a live table, or in a process of its own.
+
+    Returns 0, or 1 when nothing completed. Ctrl-C leaves: the jobs go on, the code is 130.
+    """
+    with Controller(directory, changes) as controller:
+        if not detach:
+            return _drive_here(controller)
+    log = open(directory.path / "controller.log", "ab")  # noqa: SIM115 - it is the child's from here on
+    settings = [f"study.{k}={v}" for k, v in changes.items() if v is not None]
+    subprocess.Popen(
+        [sys.executable, "-m", "hysweep", "resume", str(directory.path), *settings],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    click.echo(f"goes on by itself. Look: hysweep status {shown(directory.path)}")
+    return 0
+
+
+def _drive_here(controller: Controller) -> int:
+    directory, console = controller.directory, Console()
+    is_live = sys.stdout.isatty() and not console.is_dumb_terminal
+    record = read_study(directory)
+    live = Live(console=console, auto_refresh=False, transient=True) if is_live else None
+    try:
+        with live or nullcontext():
+            drawn = 0.0
+            while True:
+                goes_on = controller.tick()
+                if time.monotonic() - drawn >= REFRESH_S or not goes_on:
+                    before, record = record, read_study(directory, previous=record)
+                    if live:
+                        live.update(live_table(record, width=console.width, height=console.height), refresh=True)
+                    else:
+                        for line in change_lines(before, record):
+                            click.echo(line)
+                    drawn = time.monotonic()
+                if not goes_on:
+                    break
+                time.sleep(controller.definition.study.poll_s)
+    except KeyboardInterrupt:
+        _say_goodbye(directory)
+        return 130
+    click.echo(f"over: {controller.why_no_more()}")
+    return _conclude(directory, console)
+
+
+def _say_goodbye(directory: StudyDirectory) -> None:
+    running = sum(1 for t in directory.trials() if not t.state().is_final)
+    where = shown(directory.path)
+    click.echo(f"\nleft; {running} job{'s go' if running != 1 else ' goes'} on without you.")
+    click.echo(f"  go on:  hysweep resume {where}\n  stop:   hysweep cancel {where}")
+
+
+def _conclude(directory: StudyDirectory, console: Console) -> int:
+    """The end of a study: its table, its page, and whether it has a result."""
+    record = read_study(directory)
+    console.print(leaderboard(record, width=console.width))
+    try:
+        click.echo(f"report: {shown(write_page(directory))}")
+    except BadInput as e:  # the page wants an extra; the results are there without it
+        click.echo(f"no report: {e}", err=True)
+    if record.best is not None:
+        return 0
+    causes = sorted({str(t.state.cause) for t in record.trials if t.state.cause})
+    click.echo(f"no trial completed; they ended by: {', '.join(causes) or 'nothing'}", err=True)
+    for trial in record.trials:
+        if trial.state.reason:
+            click.echo(f"  trial {trial.number}: {trial.state.reason}", err=True)
+    return 1
+
+
+def status(path: Path, as_json: bool) -> None:
+    record = read_study(_study(path))
+    if as_json:
+        click.echo(json.dumps(_as_json(record), indent=1))
+        return
+    console = Console()
+    console.print(live_table(record, width=console.width, height=10_000))
+
+
+def resume(path: Path, overrides: list[str], detach: bool) -> int:
+    directory = _study(path)
+    changes = _changes(overrides)
+    directory.withdraw_cancel()
+    return drive(directory, changes, detach)
+
+
+def cancel(path: Path, addresses: list[str]) -> int:
+    """Leave the request, and carry it out unless a controller is there to do so."""
+    directory = _study(path)
+    chosen = [_trial(directory, a) for a in addresses]
+    for trial in chosen:
+        trial.request_cancel()
+    if not chosen:
+        directory.request_cancel()
+    targets = chosen or directory.trials()
+    open_ones = [t for t in targets if not t.state().is_final]
+    try:
+        controller: Controller | None = Controller(directory).__enter__()
+    except BadInput:  # somebody drives it, and will see the request
+        controller = None
+    try:
+        deadline = time.monotonic() + 120
+        while any(not t.state().is_final for t in open_ones) and time.monotonic() < deadline:
+            if controller:
+                controller.tick(asks=False)
+            time.sleep(0.3)
+    finally:
+        if controller:
+            controller.__exit__()
+    stopped = [t for t in open_ones if t.state().cause is Cause.CANCELLED]
+    left = [t for t in open_ones if not t.state().is_final]
+    click.echo(f"stopped {len(stopped)} of {len(open_ones)} trials that were open" + (f"; go on: hysweep resume {shown(directory.path)}" if not chosen else ""))
+    for trial in left:
+        click.echo(f"trial {trial.number} has not ended yet; look again with hysweep status {shown(directory.path)}", err=True)
+    return 1 if left else 0
+
+
+def report(path: Path) -> None:
+    click.echo(shown(write_page(_study(path))))
+
+
+def shown(path: Path) -> Path:
+    """A path as short as it can be typed here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _study(path: Path) -> StudyDirectory:
+    directory = StudyDirectory(path.absolute())
+    if not directory.exists:
+        there = sorted(str(p.parent) for p in Path("outputs").glob("*/study.yaml"))
+        cure = f"there is {', '.join(there[:5])}" if there else "give a directory that `hysweep run` printed"
+        raise BadInput(Problem("DIR", path, "holds no study", cure))
+    return directory
+
+
+def _trial(directory: StudyDirectory, address: str) -> TrialDirectory:
+    trial = directory.find(address)
+    if trial is None:
+        known = [f"{t.number} ({t.id[:6]})" for t in directory.trials()]
+        raise BadInput(Problem("TRIAL", address, "names no trial, or more than one", f"there is {', '.join(known) or 'none'}"))
+    return trial
+
+
+def _changes(overrides: list[str]) -> dict[str, object]:
+    """`study.n_trials=12` and the like. Raises BadInput for what cannot change when a study goes on."""
+    given = {o.partition("=")[0].lstrip("+") for o in overrides}
+    if faults := [
+        Problem(key, "", "cannot change when a study goes on", f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can")
+        for key in sorted(given)
+        if key.removeprefix("study.") not in CHANGEABLE or not key.startswith("study.")
+    ]:
+        raise BadInput(*faults)
+    study = Composer().compose(overrides).study
+    return {key.removeprefix("study."): getattr(study, key.removeprefix("study.")) for key in given}
+
+
+def _as_json(record: StudyRecord) -> dict[str, Any]:
+    best = record.best
+    return {
+        "name": record.name,
+        "directory": str(record.directory.path),
+        "best": best.number if best else None,
+        "trials": [
+            {
+                "number": t.number,
+                "id": t.id,
+                "point": dict(t.point),
+                "status": str(t.standing),
+                "cause": str(t.state.cause) if t.state.cause else None,
+                "reason": t.state.reason,
+                "value": t.state.value,
+                "step": t.last_step,
+                "total_steps": t.total_steps,
+                "attempts": len(t.attempts),
+                "gpu_hours": t.gpu_hours,
+                "directory": str(t.directory.path),
+            }
+            for t in record.trials
+        ],
+    }

@@ -1,0 +1,273 @@
+"""Composition: the shipped config groups, a user's own before them, and overrides, into dataclasses."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hysweep.compose.grammar import Vocabulary, parse_overrides, parse_space
+from hysweep.compose.space import Choice, Dimension, Interval
+from hysweep.schema import BadInput, Problem, Study, Trial, leaves, suggest
+from hysweep.schema.knob import Leaf
+
+SHIPPED = Path(__file__).parent.parent / "conf"
+
+
+@dataclass(kw_only=True)
+class Root(Trial):
+    """The whole tree: a trial, and what a sweep file says of the search."""
+
+    study: Study = field(default_factory=Study)
+    space: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What a command line means.
+
+    fixed   the overrides that hold for every trial of the sweep
+    space   what varies
+    choices the option chosen for each config group
+    """
+
+    trial: Trial
+    study: Study
+    fixed: tuple[str, ...]
+    space: dict[str, Dimension]
+    choices: dict[str, str]
+
+    def trial_yaml(self) -> str:
+        return trial_yaml(self.trial)
+
+
+def trial_yaml(trial: Trial) -> str:
+    """A trial as it is frozen into its directory: every field, resolved."""
+    return OmegaConf.to_yaml(OmegaConf.structured(trial))
+
+
+def load_trial(text: str) -> Trial:
+    """The frozen trial back. Fields of a later schema take their defaults; fields that are gone are refused."""
+    merged = OmegaConf.merge(OmegaConf.structured(Trial), OmegaConf.create(text))
+    trial = OmegaConf.to_object(merged)
+    assert isinstance(trial, Trial)
+    return trial
+
+
+class Composer:
+    """Composes from the directories given, the first one winning, and from the shipped groups last.
+
+    `shipped=False` leaves the shipped groups out: a study composes from its own snapshot.
+    Loading a file is cached for the life of the composer.
+    """
+
+    def __init__(self, dirs: Sequence[Path] = (), shipped: bool = True) -> None:
+        self.dirs = tuple(Path(d).absolute() for d in dirs) + ((SHIPPED,) if shipped else ())
+        for d in self.dirs:
+            if not d.is_dir():
+                raise BadInput(
+                    Problem("--config-dir", d, "is no directory", "give the directory that holds your config groups")
+                )
+        ConfigStore.instance().store("hysweep_root", Root)
+        Plugins.instance()  # registers the file sources that the loader uses
+        search = ConfigSearchPathImpl()
+        search.append("hydra", "pkg://hydra.conf")
+        for d in self.dirs:
+            search.append("hysweep", f"file://{d}")
+        search.append("schema", "structured://")
+        self._loader = ConfigLoaderImpl(search)
+
+    @cached_property
+    def words(self) -> Vocabulary:
+        """Every key that an override may name."""
+        types: dict[str, Any] = {}
+        dicts: list[str] = []
+        _collect(Root, "", types, dicts)
+        aliases = {key: leaf.path for leaf in all_leaves() for key in leaf.knob.keys}
+        groups = [g for g in self._loader.get_group_options("", ObjectType.GROUP) if g != "hydra"]
+        return Vocabulary(types, {g: self._loader.get_group_options(g, ObjectType.CONFIG) for g in groups}, dicts, aliases)
+
+    def compose(self, overrides: Iterable[str] = ()) -> Composition:
+        """One command line (with or without ranges in it) as a base trial and a space around it.
+
+        The base trial has the first value of each choice and the middle of nothing: an interval leaves the
+        config's own value. Raises BadInput with all problems found.
+        """
+        given = parse_overrides(list(overrides), self.words)
+        cfg = self._load(given.fixed)
+        raw = OmegaConf.to_container(cfg.space, resolve=True)
+        assert isinstance(raw, dict)
+        fixed = {text.partition("=")[0].lstrip("+~/") for text in given.fixed}
+        # a value given on the command line takes its key out of the sweep file's space
+        space = parse_space({str(k): v for k, v in raw.items() if k not in fixed}, self.words) | given.space
+        choices = {k: v for k, v in cfg.hydra.runtime.choices.items() if not str(k).startswith("hydra")}
+        first = tuple(f"{key}={d.texts[0]}" for key, d in space.items() if isinstance(d, Choice))
+        if first:
+            cfg = self._load((*given.fixed, *first))
+        trial, study = self._typed(cfg)
+        self._check_space(space)
+        return Composition(trial, study, given.fixed, space, choices)
+
+    def point(self, fixed: Sequence[str], space: dict[str, Dimension], point: dict[str, Any]) -> Trial:
+        """The trial at one point of a space."""
+        varied = tuple(f"{key}={space[key].text(value)}" if key in space else f"{key}={value}"
+                       for key, value in point.items())
+        return self._typed(self._load((*fixed, *varied)))[0]
+
+    def snapshot(self) -> dict[str, str]:
+        """Every config file that could be composed from, by relative name; the first directory wins."""
+        files: dict[str, str] = {}
+        for d in self.dirs:
+            for path in sorted(d.glob("*.yaml")) + sorted(d.glob("*/**/*.yaml")):
+                files.setdefault(path.relative_to(d).as_posix(), path.read_text(encoding="utf-8"))
+            for path in sorted((d / "sweep").glob("*.yaml")):  # a link, in the source tree
+                files.setdefault(f"sweep/{path.name}", path.read_text(encoding="utf-8"))
+        return files
+
+    def _load(self, overrides: Sequence[str]) -> DictConfig:
+        try:
+            return self._loader.load_configuration(
+                "config", list(overrides), run_mode=RunMode.RUN, from_shell=False
+            )
+        except (HydraException, OmegaConfBaseException) as e:
+            raise BadInput(self._explain(e, overrides)) from e
+
+    def _typed(self, cfg: DictConfig) -> tuple[Trial, Study]:
+        try:
+            parts = {f.name: OmegaConf.to_object(cfg[f.name]) for f in fields(Trial)}
+            study = OmegaConf.to_object(cfg.study)
+        except OmegaConfBaseException as e:
+            raise BadInput(self._explain(e, ())) from e
+        trial = Trial(**typing.cast(Any, parts))
+        assert isinstance(study, Study)
+        faults = out_of_bounds(leaves(trial)) + out_of_bounds(leaves(study, "study."))
+        if faults:
+            raise BadInput(*faults)
+        return trial, study
+
+    def _check_space(self, space: dict[str, Dimension]) -> None:
+        """Both ends of every interval and each value of every choice must be values of the field."""
+        knobs = {leaf.path: leaf for leaf in all_leaves()}
+        faults: list[Problem] = []
+        for key, dimension in space.items():
+            if key.partition(".")[0] in ("study", "space"):
+                faults.append(
+                    Problem(key, "a range", "says how to search, and cannot itself be searched", "give one value")
+                )
+                continue
+            if key not in knobs:
+                continue
+            values = dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+            for value in values:
+                faults += self._value_faults(knobs[key], value, isinstance(dimension, Interval))
+        if faults:
+            raise BadInput(*faults)
+
+    def _value_faults(self, leaf: Leaf, value: Any, is_end: bool) -> list[Problem]:
+        expected = self.words.fields[leaf.path]
+        if is_end and expected not in (int, float):
+            return [Problem(leaf.path, value, "is no number, so it has no interval", "write choice(...)")]
+        node = OmegaConf.structured(_Probe if expected is None else _probe(expected))
+        try:
+            node.value = value
+        except OmegaConfBaseException:
+            return [Problem(leaf.path, value, f"is no {_name(expected)}", f"give a value of type {_name(expected)}")]
+        return out_of_bounds([Leaf(leaf.path, node.value, leaf.default, leaf.knob)])
+
+    def _explain(self, error: Exception, overrides: Sequence[str]) -> Problem:
+        """Hydra's and OmegaConf's errors as key, value, what is wrong and what would be right."""
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OmegaConfBaseException):
+            cause = cause.__cause__ or cause.__context__
+        message = str(error).splitlines()
+        if not isinstance(cause, OmegaConfBaseException):
+            why = " ".join(line.strip() for line in message if line.strip())[:400]
+            return Problem("config", " ".join(overrides) or "(defaults)", why, "see `hysweep show` for what there is")
+        key = cause.full_key or (str(cause.key) if cause.key is not None else "config")
+        value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0].lstrip("+") == key), "")
+        why = (cause.msg or str(cause)).splitlines()[0]
+        if "???" in why or "MISSING" in why.upper() and key in self.words.fields:
+            return Problem(key, "(missing)", "needs a value", f"give {key}=...")
+        if not self.words.knows(key):
+            return Problem(key, value, "there is no such key", suggest(key, self.words.fields))
+        expected = self.words.fields.get(key)
+        cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
+        return Problem(key, value, why, cure)
+
+
+def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
+    """The values that a field's declared bounds or choices refuse."""
+    faults = []
+    for leaf in found:
+        k, value = leaf.knob, leaf.value
+        if k.choices and value not in k.choices:
+            names = [str(c) if c is not None else "null" for c in k.choices]
+            faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            low, high = k.low, k.high
+            if value != value or (low is not None and value < low) or (high is not None and value > high):
+                span = " and ".join(
+                    ([f"at least {low:g}"] if low is not None else []) + ([f"at most {high:g}"] if high is not None else [])
+                )
+                faults.append(Problem(leaf.path, value, "is out of range", f"give {span or 'a number'}"))
+    return faults
+
+
+def all_leaves() -> Iterable[Leaf]:
+    """Every field of the schema with its knob; values do not matter here."""
+    from hysweep.schema.knob import Knob
+
+    def walk(cls: Any, prefix: str) -> Iterable[Leaf]:
+        hints = typing.get_type_hints(cls)
+        for f in fields(cls):
+            if is_dataclass(hints[f.name]):
+                yield from walk(hints[f.name], f"{prefix}{f.name}.")
+            else:
+                yield Leaf(f"{prefix}{f.name}", None, None, f.metadata.get("knob", Knob()))
+
+    return walk(Root, "")
+
+
+def _collect(cls: Any, prefix: str, types: dict[str, Any], dicts: list[str]) -> None:
+    """Field paths with their types; `X | None` counts as X."""
+    hints = typing.get_type_hints(cls)
+    for f in fields(cls):
+        path, hint = f"{prefix}{f.name}", hints[f.name]
+        if isinstance(hint, UnionType):
+            hint = next(a for a in typing.get_args(hint) if a is not type(None))
+        if is_dataclass(hint):
+            _collect(hint, f"{path}.", types, dicts)
+            continue
+        types[path] = hint
+        if typing.get_origin(hint) is dict:
+            dicts.append(path)
+
+
+@dataclass
+class _Probe:
+    value: Any = None
+
+
+def _probe(expected: Any) -> Any:
+    """A structured config with one optional field of a type: OmegaConf's own word on whether a value fits."""
+    from dataclasses import make_dataclass
+
+    return make_dataclass("Probe", [("value", typing.Optional[expected], field(default=None))])  # noqa: UP045
+
+
+def _name(expected: Any) -> str:
+    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(expected, str(expected))

@@ -1,0 +1,33 @@
+"""What came of a study: records, terminal tables, and a page that is one file.
+
+record = read_study("outputs/quickstart")
+console.print(leaderboard(record))
+write_page(record.directory)
+"""
+
+from hysweep.report.page import write_page
+from hysweep.report.records import (
+    AttemptRecord,
+    Curve,
+    LedgerEntry,
+    Standing,
+    StudyRecord,
+    TrialRecord,
+    read_study,
+)
+from hysweep.report.terminal import change_line, change_lines, leaderboard, live_table
+
+__all__ = [
+    "AttemptRecord",
+    "Curve",
+    "LedgerEntry",
+    "Standing",
+    "StudyRecord",
+    "TrialRecord",
+    "change_line",
+    "change_lines",
+    "leaderboard",
+    "live_table",
+    "read_study",
+    "write_page",
+]

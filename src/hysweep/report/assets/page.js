@@ -1,0 +1,176 @@
+// The page's own script: draws figures when they come into view, sorts and filters tables, copies commands.
+// Everything it shows was escaped when the page was written; it only ever sets text, never markup.
+"use strict";
+(() => {
+  const page = JSON.parse(document.getElementById("page-data").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const narrow = matchMedia("(max-width: 640px)");
+  const all = (selector, root = document) => Array.from(root.querySelectorAll(selector));
+
+  // ---- figures ----------------------------------------------------------------------------------------------
+
+  const KINDS = { u2: Uint16Array, f4: Float32Array, f8: Float64Array };
+  const hidden = { groups: new Set(), dashes: new Set() };
+  const drawn = new Map(); // element -> the specification it was drawn from
+
+  function unpacked({ dtype, bdata }) {
+    const bytes = Uint8Array.from(atob(bdata), (c) => c.charCodeAt(0));
+    return new KINDS[dtype](bytes.buffer);
+  }
+
+  /** Typed arrays instead of base64, and for each point the index of its trial. Done once a figure. */
+  function unpack(spec) {
+    for (const trace of spec.data) {
+      trace.x = unpacked(trace.x);
+      trace.y = unpacked(trace.y);
+      trace.owner = trace.trials.flatMap(([trial, count]) => new Array(count).fill(trial));
+    }
+    return spec;
+  }
+
+  function theme() {
+    const style = getComputedStyle(document.documentElement);
+    const of = (name) => style.getPropertyValue(name).trim();
+    return {
+      text: of("--text"), soft: of("--soft"), grid: of("--line"), panel: of("--panel"), font: of("--font"),
+      groups: page.groups.map((_, i) => of(`--g${i % 8}`)),
+    };
+  }
+
+  function styled(spec) {
+    const look = theme();
+    const axis = { gridcolor: look.grid, zerolinecolor: look.grid, linecolor: look.grid, automargin: true };
+    const titled = (own) => ({ ...axis, ...own, title: { standoff: 8, font: { size: 12, color: look.soft }, ...own.title } });
+    const data = spec.data.map((trace) => ({
+      type: trace.type, mode: trace.mode, x: trace.x, y: trace.y, opacity: trace.opacity, connectgaps: false,
+      line: { ...trace.line, color: look.groups[trace.group] },
+      marker: { ...trace.marker, color: look.groups[trace.group] },
+      text: trace.owner.map((trial) => page.trials[trial]),
+      hovertemplate: trace.mode === "markers" ? "%{text}<br>%{x:.3g}: <b>%{y:.4~g}</b><extra></extra>"
+        : "%{text}<br>step %{x}: <b>%{y:.4~g}</b><extra></extra>",
+      visible: !hidden.groups.has(trace.group) && !hidden.dashes.has((trace.line || {}).dash),
+      showlegend: false,
+    }));
+    const layout = {
+      ...spec.layout,
+      xaxis: titled(spec.layout.xaxis), yaxis: titled(spec.layout.yaxis),
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: look.font, size: 12, color: look.text },
+      margin: { l: 8, r: 8, t: 8, b: 8 }, hovermode: "closest", dragmode: narrow.matches ? false : "zoom",
+      hoverlabel: { bgcolor: look.panel, bordercolor: look.grid, font: { color: look.text, family: look.font }, align: "left" },
+      uirevision: "keep",
+    };
+    return { data, layout };
+  }
+
+  const CONFIG = {
+    displaylogo: false, responsive: true, scrollZoom: false,
+    displayModeBar: narrow.matches ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  };
+
+  function draw(element) {
+    if (!drawn.has(element)) drawn.set(element, unpack(page.figures[element.dataset.figure]));
+    const { data, layout } = styled(drawn.get(element));
+    return Plotly.react(element, data, layout, CONFIG);
+  }
+
+  const redraw = () => drawn.forEach((_, element) => draw(element));
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      watcher.unobserve(entry.target);
+      draw(entry.target);
+    }
+  }, { rootMargin: "300px" });
+  all("[data-figure]").forEach((element) => watcher.observe(element));
+  dark.addEventListener("change", redraw);
+  addEventListener("beforeprint", () => all("[data-figure]").forEach(draw));
+
+  all("[data-toggle]").forEach((box) => box.addEventListener("change", () => {
+    const set = hidden[box.dataset.toggle];
+    const value = box.dataset.toggle === "groups" ? Number(box.value) : box.value;
+    if (box.checked) set.delete(value); else set.add(value);
+    redraw();
+  }));
+
+  // ---- data of curves as a file -----------------------------------------------------------------------------
+
+  /** A spreadsheet takes text that starts like a formula for one; an apostrophe keeps it text. */
+  function csvCell(value) {
+    if (typeof value === "number") return String(value);
+    const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }
+
+  function curveCsv(spec) {
+    const rows = [["trial", "point", "step", "value"]];
+    for (const trace of spec.data) {
+      trace.owner.forEach((trial, i) => {
+        const isGap = i + 1 === trace.owner.length || trace.owner[i + 1] !== trial; // ends the line of a trial
+        if (!isGap) rows.push([page.numbers[trial], page.points[trial], trace.x[i], Number(trace.y[i].toPrecision(7))]);
+      });
+    }
+    return rows.map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
+  }
+
+  all("a[data-curve]").forEach((link) => link.addEventListener("click", () => {
+    const element = document.querySelector(`[data-figure="${CSS.escape(link.dataset.curve)}"]`);
+    if (!drawn.has(element)) draw(element);
+    link.href = "data:text/csv;charset=utf-8," + encodeURIComponent(curveCsv(drawn.get(element)));
+  }));
+
+  // ---- tables -----------------------------------------------------------------------------------------------
+
+  const order = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
+
+  /** Numbers before texts; what has no value stays at the end whichever way. */
+  function compare(a, b, sign) {
+    const [x, y] = [a.dataset.v, b.dataset.v];
+    if (x !== undefined && y !== undefined) return sign * (Number(x) - Number(y));
+    if (x !== undefined || y !== undefined) return x !== undefined ? -1 : 1;
+    const [s, t] = [a.textContent.trim(), b.textContent.trim()];
+    const [noS, noT] = [s === "" || s === "–", t === "" || t === "–"];
+    return noS || noT ? noS - noT : sign * order.compare(s, t);
+  }
+
+  all("th[scope=col] button").forEach((button) => button.addEventListener("click", () => {
+    const head = button.parentElement;
+    const table = head.closest("table");
+    const column = head.cellIndex;
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    all("th[aria-sort]", table).forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const body = table.tBodies[0];
+    const rows = Array.from(body.rows);
+    rows.sort((a, b) => compare(a.cells[column], b.cells[column], up ? 1 : -1));
+    body.append(...rows);
+  }));
+
+  all("input[data-filter]").forEach((input) => input.addEventListener("input", () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const rows = Array.from(document.getElementById(input.dataset.filter).tBodies[0].rows);
+    let count = 0;
+    for (const row of rows) {
+      const text = Array.from(row.cells, (cell) => cell.textContent).join(" ").toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+      count += row.hidden ? 0 : 1;
+    }
+    const told = document.getElementById(`${input.dataset.filter}-count`);
+    told.textContent = words.length ? `${count} of ${rows.length} trials` : `${rows.length} trials`;
+  }));
+
+  // ---- commands ---------------------------------------------------------------------------------------------
+
+  all("button[data-copy]").forEach((button) => button.addEventListener("click", async () => {
+    const source = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = "Copied";
+    } catch { // no clipboard for a page of this origin: select it instead
+      getSelection().selectAllChildren(source);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  }));
+})();

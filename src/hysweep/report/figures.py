@@ -1,0 +1,394 @@
+"""What the page plots, as plain specifications that plotly.js draws; plotly itself is not imported.
+
+A trace carries, beside plotly's own fields, what the page's script turns into colours and hover texts:
+``group`` (index of the colour), ``trials`` (index of a trial and how many points are its own, run by run).
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from hysweep.report import words
+from hysweep.report.html import Cell, Column, Row, Table
+from hysweep.report.records import SCORE, Curve, Standing, StudyRecord, TrialRecord
+
+# Points that all curves of a page may have together (8 bytes each in the file), and those of one series.
+_POINTS = 260_000
+MOST_POINTS = 500
+LEAST_POINTS = 40
+
+_DASHES = {Standing.PRUNED: "dash", Standing.FAILED: "dot", Standing.CANCELLED: "dot"}
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A curve that the page shows where the trainer wrote it: the first of `names` that occurs.
+
+    needs_gpu  it means nothing where the trainer ran on a CPU
+    """
+
+    name: str
+    title: str
+    names: tuple[str, ...]
+    unit: str = ""
+    note: str = ""
+    needs_gpu: bool = False
+
+
+# In the order of the page. One row is one more figure.
+METRICS = (
+    Metric("score", "Training reward", (SCORE,), note="Mean of the training samples, before any KL penalty."),
+    Metric(
+        "entropy",
+        "Entropy",
+        ("actor/entropy", "actor/entropy_loss"),
+        unit="nats",
+        note="Near zero the policy no longer explores.",
+    ),
+    Metric("grad_norm", "Gradient norm", ("actor/grad_norm",), note="Of the actor, before it is clipped."),
+    Metric(
+        "response", "Response length", ("response_length/mean",), unit="tokens", note="Mean of the samples."
+    ),
+    Metric(
+        "probs_diff",
+        "Rollout and training probabilities apart",
+        ("training/rollout_probs_diff_mean",),
+        note="Mean difference of a token's probability in the two engines; stable runs stay below 0.015.",
+    ),
+    Metric("throughput", "Throughput", ("perf/throughput",), unit="tokens/s/GPU", note="Of the whole step."),
+    Metric("mfu", "Model FLOPs utilisation", ("perf/mfu/actor",), note="Of the update.", needs_gpu=True),
+    Metric(
+        "memory",
+        "Peak memory",
+        ("actor/perf/max_memory_allocated_gb", "perf/max_memory_allocated_gb"),
+        unit="GiB",
+        note="Highest allocation of a training process so far.",
+        needs_gpu=True,
+    ),
+)
+
+
+def metric_names() -> list[str]:
+    """Every trainer metric that a figure may need."""
+    return [name for metric in METRICS for name in metric.names]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How trials are told apart by colour: by the values of one key, or one by one, or not at all.
+
+    key    what the colours stand for, in words
+    names  the groups, in the order of their colours
+    """
+
+    key: str
+    names: tuple[str, ...]
+    of: Callable[[TrialRecord], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A plot with its data beside it.
+
+    is_summarised  the table has one row a trial; the points themselves are in the CSV file
+    """
+
+    name: str
+    title: str
+    note: str
+    traces: list[dict[str, Any]]
+    layout: dict[str, Any]
+    table: Table
+    is_wide: bool = False
+    is_summarised: bool = False
+
+    def spec(self) -> dict[str, Any]:
+        return {"data": self.traces, "layout": self.layout}
+
+
+def grouped(record: StudyRecord) -> Groups:
+    """Colour by algorithm where it varies, else by another choice, else by trial while colours last."""
+    by_algorithm = {t.number: t.algorithm for t in record.trials}
+    found = _groups("algorithm", by_algorithm)
+    if found:
+        return found
+    for key in record.keys:
+        values = {t.number: words.coordinate(t.point, key, record.space) for t in record.trials}
+        is_choice = not any(isinstance(t.point.get(key), float) for t in record.trials)
+        if is_choice and (found := _groups(words.short_keys(record.keys)[key], values)):
+            return found
+    if 1 < len(record.trials) <= len(_SYMBOLS):
+        return Groups("trial", tuple(f"trial {t.number}" for t in record.trials), _position(record))
+    return Groups("", (next(iter(by_algorithm.values()), "") or "trials",), lambda trial: 0)
+
+
+def _groups(key: str, values: dict[int, str]) -> Groups | None:
+    names = tuple(dict.fromkeys(values.values()))
+    if not 1 < len(names) <= len(_SYMBOLS):
+        return None
+    return Groups(key, names, lambda trial: names.index(values[trial.number]))
+
+
+def _position(record: StudyRecord) -> Callable[[TrialRecord], int]:
+    places = {t.number: i for i, t in enumerate(record.trials)}
+    return lambda trial: places[trial.number]
+
+
+def curves(record: StudyRecord, groups: Groups) -> list[Figure]:
+    """The objective first, then every metric that some trial has."""
+    shown: list[tuple[Metric, str]] = []
+    objective = Metric("objective", "Objective", (record.metric,), note="What the study optimises.")
+    for metric in (objective, *METRICS):
+        if metric.needs_gpu and not record.has_gpu:
+            continue
+        written = (name for name in metric.names if any(len(t.curve(name)) for t in record.trials))
+        name = next(written, None)
+        if name and name not in (taken for _, taken in shown):
+            shown.append((metric, name))
+    series = sum(1 for _, name in shown for t in record.trials if len(t.curve(name)))
+    limit = max(LEAST_POINTS, min(MOST_POINTS, _POINTS // max(1, series)))
+    return [_curve_figure(record, groups, metric, name, limit) for metric, name in shown]
+
+
+def _curve_figure(record: StudyRecord, groups: Groups, metric: Metric, name: str, limit: int) -> Figure:
+    best = record.best
+    full = [(i, t, t.curve(name)) for i, t in enumerate(record.trials) if len(t.curve(name))]
+    drawn = [(i, t, thinned(curve, limit)) for i, t, curve in full]
+    lines: dict[tuple[int, str, bool], list[tuple[int, Curve]]] = {}
+    for i, trial, curve in drawn:
+        key = (groups.of(trial), _DASHES.get(trial.standing, "solid"), trial is best)
+        lines.setdefault(key, []).append((i, curve))
+    is_sparse = max((len(curve) for _, _, curve in drawn), default=0) <= 30
+    traces = [
+        _line(group, dash, is_best, part, is_sparse)
+        for (group, dash, is_best), part in sorted(lines.items(), key=lambda item: (item[0][2], item[0][0]))
+    ]
+    values = [v for _, _, curve in full for v in curve.values if math.isfinite(v)]
+    is_log = bool(values) and min(values) > 0 and max(values) > 100 * min(values)
+    unit = metric.unit if record.has_gpu else metric.unit.replace("GPU", "slot")
+    note = metric.note
+    longest = max((len(curve) for _, _, curve in full), default=0)
+    if longest > limit:
+        note += f" Of {longest:,} points, the lowest and highest of each stretch are drawn."
+    return Figure(
+        name=f"curve-{metric.name}",
+        title=metric.title,
+        note=f"{name}. {note}".strip(),
+        traces=traces,
+        layout={
+            "xaxis": {"title": {"text": "training step"}, "rangemode": "tozero"},
+            "yaxis": {
+                "title": {"text": ", ".join(filter(None, [unit, "log scale" if is_log else ""]))},
+                "type": "log" if is_log else "linear",
+            },
+        },
+        table=_curve_table(record, metric, name, [(t, curve) for _, t, curve in full]),
+        is_wide=metric.name == "objective",
+        is_summarised=True,
+    )
+
+
+def _line(
+    group: int, dash: str, is_best: bool, part: Sequence[tuple[int, Curve]], is_sparse: bool
+) -> dict[str, Any]:
+    """All trials of one look as one trace, with gaps between: few traces draw fast, however many trials."""
+    steps, values, trials = array("q"), array("d"), []
+    for i, curve in part:
+        steps.extend(curve.steps)
+        values.extend(curve.values)
+        steps.append(curve.steps[-1])
+        values.append(math.nan)
+        trials.append([i, len(curve) + 1])
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if is_sparse else "lines",
+        "x": packed(steps, "u2" if min(steps) >= 0 and max(steps) < 65536 else "f8"),
+        "y": packed(values, "f4"),
+        "trials": trials,
+        "group": group,
+        "opacity": 1 if is_best else 0.75,
+        "line": {"dash": dash, "width": 3 if is_best else 1.5},
+        "marker": {"size": 7 if is_best else 5},
+        "connectgaps": False,
+    }
+
+
+def _curve_table(
+    record: StudyRecord, metric: Metric, name: str, series: Sequence[tuple[TrialRecord, Curve]]
+) -> Table:
+    def finite(curve: Curve) -> list[float]:
+        return [v for v in curve.values if math.isfinite(v)]
+
+    ends = [(c.first, min(finite(c), default=None), max(finite(c), default=None), c.last) for _, c in series]
+    columns = [words.aligned([row[k] for row in ends]) for k in range(4)]
+    rows = [
+        Row(
+            [
+                Cell(trial.number, trial.number),
+                Cell(record.label(trial)),
+                Cell(trial.word),
+                Cell(len(curve), len(curve)),
+                Cell(curve.steps[0], curve.steps[0]),
+                Cell(curve.steps[-1], curve.steps[-1]),
+                *(Cell(columns[k][i], ends[i][k]) for k in range(4)),
+            ]
+        )
+        for i, (trial, curve) in enumerate(series)
+    ]
+    heads = ["points", "first step", "last step", "first", "lowest", "highest", "last"]
+    return Table(
+        f"data-{metric.name}",
+        f"{metric.title} ({name}) by trial",
+        [Column("trial", True, True), Column("point"), Column("state"), *(Column(h, True) for h in heads)],
+        rows,
+    )
+
+
+def scatters(record: StudyRecord, groups: Groups) -> list[Figure]:
+    """The objective against each number that varies; the learning rate first."""
+    keys = [key for key in record.keys if _is_spread(record, key)]
+    keys.sort(key=lambda key: not key.endswith("learning_rate"))
+    return [_scatter(record, groups, key) for key in keys]
+
+
+def is_numeric(record: StudyRecord, key: str) -> bool:
+    """Whether every value that a key takes is a number."""
+    values = [t.point[key] for t in record.trials if t.point.get(key) is not None]
+    return bool(values) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+
+
+def _is_spread(record: StudyRecord, key: str) -> bool:
+    measured = (
+        {t.point[key] for t in record.trials if key in t.point and t.latest is not None}
+        if is_numeric(record, key)
+        else ()
+    )
+    return len(measured) > 1
+
+
+def _scatter(record: StudyRecord, groups: Groups, key: str) -> Figure:
+    measured = [
+        (i, t)
+        for i, t in enumerate(record.trials)
+        if t.point.get(key) is not None and t.latest is not None and math.isfinite(t.latest)
+    ]
+    looks: dict[tuple[int, bool], list[tuple[int, TrialRecord]]] = {}
+    for i, trial in measured:
+        looks.setdefault((groups.of(trial), trial.standing is Standing.COMPLETED), []).append((i, trial))
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": packed([float(t.point[key]) for _, t in part], "f8"),
+            "y": packed([t.latest or 0.0 for _, t in part], "f8"),
+            "trials": [[i, 1] for i, _ in part],
+            "group": group,
+            "marker": {"size": 10, "symbol": _SYMBOLS[group % len(_SYMBOLS)] + ("" if is_done else "-open")},
+        }
+        for (group, is_done), part in sorted(looks.items())
+    ]
+    best = record.best
+    if best and (best_at := next((i for i, t in measured if t is best), None)) is not None:
+        ring = {"size": 20, "symbol": "circle-open", "line": {"width": 2}}
+        x, y = [float(best.point[key])], [best.value or 0.0]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": packed(x, "f8"),
+                "y": packed(y, "f8"),
+                "trials": [[best_at, 1]],
+                "group": groups.of(best),
+                "marker": ring,
+            }
+        )
+    name = words.short_keys(record.keys)[key]
+    is_log = words.is_scientific(key, record.space) and all(t.point[key] > 0 for _, t in measured)
+    values = words.aligned([t.latest for _, t in measured])
+    return Figure(
+        name=f"scatter-{record.keys.index(key)}",
+        title=f"Objective by {'learning rate' if name == 'lr' else name}",
+        note="Filled: completed. Open: the last value of a trial that did not complete. Ring: the best.",
+        traces=traces,
+        layout={
+            "xaxis": {"title": {"text": _plot_text(key)}, "type": "log" if is_log else "linear"},
+            "yaxis": {"title": {"text": _plot_text(record.metric)}},
+            "hovermode": "closest",
+        },
+        table=Table(
+            f"data-scatter-{record.keys.index(key)}",
+            f"{record.metric} by {key}",
+            [
+                Column("trial", True, True),
+                Column(groups.key or "group"),
+                Column(key, True),
+                Column("objective", True),
+                Column("state"),
+            ],
+            [
+                Row(
+                    [
+                        Cell(t.number, t.number),
+                        Cell(groups.names[groups.of(t)]),
+                        Cell(words.value(key, t.point[key], record.space), t.point[key]),
+                        Cell(value, t.latest),
+                        Cell(t.word),
+                    ]
+                )
+                for (_, t), value in zip(measured, values, strict=True)
+            ],
+        ),
+        is_wide=False,
+    )
+
+
+def thinned(curve: Curve, limit: int) -> Curve:
+    """At most about `limit` points that keep what is worth seeing: the ends, and the extremes of each stretch.
+
+    Of a stretch, the lowest and the highest point stay, and the first that is no number at all, so neither a
+    spike nor a gap disappears.
+    """
+    if len(curve) <= limit:
+        return curve
+    buckets = max(1, limit // 2 - 1)
+    count = len(curve) - 2
+    keep = [0]
+    for b in range(buckets):
+        part = range(1 + b * count // buckets, 1 + (b + 1) * count // buckets)
+        finite = [i for i in part if math.isfinite(curve.values[i])]
+        gap = next((i for i in part if not math.isfinite(curve.values[i])), None)
+        ends = (
+            {min(finite, key=curve.values.__getitem__), max(finite, key=curve.values.__getitem__)}
+            if finite
+            else set()
+        )
+        keep += sorted(ends if gap is None else ends | {gap})
+    keep.append(len(curve) - 1)
+    return Curve(array("q", [curve.steps[i] for i in keep]), array("d", [curve.values[i] for i in keep]))
+
+
+def packed(numbers: Sequence[float], kind: str) -> dict[str, str]:
+    """Numbers as plotly's typed arrays, which take less room than text. What does not fit becomes a gap.
+
+    kind  u2: whole numbers below 65,536; f4: seven digits; f8: all digits
+    """
+    code, limit = {"u2": ("H", 65536.0), "f4": ("f", 3.4e38), "f8": ("d", math.inf)}[kind]
+    values: array[Any] = array(
+        code, numbers if kind == "u2" else [v if abs(v) < limit else math.nan for v in numbers]
+    )
+    if sys.byteorder == "big":
+        values.byteswap()
+    return {"dtype": kind, "bdata": base64.b64encode(values.tobytes()).decode()}
+
+
+def _plot_text(text: str) -> str:
+    """plotly reads a few tags in its texts; what others wrote has none."""
+    return escape(words.clean(text, 60))

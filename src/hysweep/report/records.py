@@ -1,0 +1,568 @@
+"""What a study directory says, as frozen records: the one thing that every report is made of.
+
+Only files are read, and only through `hysweep.track`. A study that is being written, was torn by a crash or
+holds nothing yet is read as far as it goes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import time
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml  # type: ignore[import-untyped, unused-ignore]
+
+from hysweep.report import words
+from hysweep.schema import Study
+from hysweep.track import (
+    ACTIONS,
+    AttemptDirectory,
+    Cause,
+    End,
+    Phase,
+    State,
+    Status,
+    StudyDirectory,
+    TrialDirectory,
+    Verdict,
+)
+
+SCORE = "critic/score/mean"
+STEP_SECONDS = "timing_s/step"
+
+T = TypeVar("T")
+# What a torn, foreign or half-written file makes a reader raise.
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError)
+
+
+class Standing(StrEnum):
+    """Where a trial stands, in the words that a summary counts by."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    PRUNED = "pruned"
+    FAILED = "failed"
+    INFEASIBLE = "infeasible"
+    CANCELLED = "cancelled"
+
+
+_STANDINGS = {
+    Verdict.VALUE: Standing.COMPLETED,
+    Verdict.PRUNED: Standing.PRUNED,
+    Verdict.FAILED: Standing.FAILED,
+    Verdict.INFEASIBLE: Standing.INFEASIBLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric by step, in the order of the steps. A value may be NaN or infinite, as written."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return zip(self.steps, self.values, strict=True)
+
+    @property
+    def first(self) -> float | None:
+        return self.values[0] if self.values else None
+
+    @property
+    def last(self) -> float | None:
+        return self.values[-1] if self.values else None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One job of a trial. Times are unix seconds; `ended` and `cause` are None while it runs."""
+
+    number: int
+    started: float | None = None
+    ended: float | None = None
+    seen: float = 0.0  # last sign of life
+    cause: Cause | None = None
+    phase: Phase = Phase.UNKNOWN
+    reason: str = ""
+    lines: tuple[str, ...] = ()
+    gpus: int = 0
+    total_steps: int | None = None
+    is_claimed: bool = False
+
+    def seconds(self, now: float, silence_s: float) -> float:
+        """How long it ran; one that fell silent without an end counts up to its last sign of life."""
+        if self.started is None:
+            return 0.0
+        alive = now if now - self.seen < silence_s else self.seen
+        return max(0.0, (self.ended or max(alive, self.started)) - self.started)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """GPU-hours of one attempt; on a machine with no GPU, slot-hours."""
+
+    trial: int
+    attempt: int
+    cause: str
+    gpus: int
+    gpu_hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One trial as its directory shows it.
+
+    config     trial.yaml, as nested dicts
+    curves     the metrics that were asked for when the study was read; `curve` fetches any other
+    gpu_hours  booked ones, and those of attempts that are not booked yet
+    saved_gpu_hours   what the steps that pruning left out would have cost; 0 for a trial that was not pruned
+    files      what it was read from: name, time and size of each file
+    """
+
+    directory: TrialDirectory
+    number: int
+    id: str
+    point: Mapping[str, Any]
+    config: Mapping[str, Any]
+    state: State
+    attempts: tuple[AttemptRecord, ...]
+    metric: str
+    curves: Mapping[str, Curve]
+    last_step: int | None = None
+    total_steps: int | None = None
+    seconds: float = 0.0
+    gpu_hours: float = 0.0
+    saved_gpu_hours: float = 0.0
+    files: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
+
+    @property
+    def short_id(self) -> str:
+        return self.id[:6]
+
+    @property
+    def status(self) -> Status:
+        return self.state.status
+
+    @property
+    def cause(self) -> Cause | None:
+        """Of the end of the trial; of its last attempt while another may follow."""
+        return self.state.cause or (self.attempts[-1].cause if self.attempts else None)
+
+    @property
+    def reason(self) -> str:
+        """The controller's word on the end, or the node's where the controller said none."""
+        return self.state.reason or (self.attempts[-1].reason if self.attempts else "")
+
+    @property
+    def value(self) -> float | None:
+        return self.state.value
+
+    @property
+    def algorithm(self) -> str:
+        """The option that the study varied, or else the name that the frozen trial has."""
+        named = self.point.get("algorithm") or _at(self.config, "algorithm.name") or ""
+        return words.clean(named, 40)
+
+    @property
+    def standing(self) -> Standing:
+        if self.state.is_final:
+            if self.state.cause is Cause.CANCELLED:
+                return Standing.CANCELLED
+            return _STANDINGS[ACTIONS[self.state.cause or Cause.UNKNOWN].verdict]
+        current = self.attempts[-1] if self.attempts else None
+        if self.status is Status.SUBMITTED and current and current.is_claimed:
+            return Standing.RUNNING
+        return Standing.WAITING
+
+    @property
+    def word(self) -> str:
+        """The state in one word, more exact than `standing`: the cause of the end, or how far it has come."""
+        if self.state.is_final:
+            return str(self.state.cause or Cause.UNKNOWN)
+        if self.state.ending:
+            return "stopping"
+        if self.standing is Standing.RUNNING:
+            return "starting" if self.last_step is None else "running"
+        return {Status.CREATED: "waiting", Status.SUBMITTING: "submitting"}.get(self.status, "queued")
+
+    @property
+    def is_live(self) -> bool:
+        return self.standing in (Standing.RUNNING, Standing.WAITING)
+
+    @property
+    def objective(self) -> Curve:
+        return self.curve(self.metric)
+
+    @property
+    def score(self) -> Curve:
+        """The mean reward of the training samples."""
+        return self.curve(SCORE)
+
+    @property
+    def latest(self) -> float | None:
+        """The value if there is one, else where the objective stands now."""
+        return self.value if self.value is not None else self.objective.last
+
+    def curve(self, metric: str) -> Curve:
+        """A metric by step over all attempts; where steps overlap after a resume, the last attempt wins."""
+        if metric in self.curves:
+            return self.curves[metric]
+        return _curves(_attempted(self.directory.metrics, {}), [metric])[metric]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """A study as its directory shows it at one moment.
+
+    settings   the fields of `schema.Study`, as written
+    space      dotted key -> the range, in Hydra's grammar
+    overrides  the fixed overrides
+    command    what started it
+    read_at    when it was read
+    faults     what could not be read, one line each
+    """
+
+    directory: StudyDirectory
+    name: str
+    settings: Mapping[str, Any]
+    space: Mapping[str, str]
+    overrides: tuple[str, ...]
+    command: str
+    versions: Mapping[str, str]
+    created: float | None
+    trials: tuple[TrialRecord, ...]
+    ledger: tuple[LedgerEntry, ...]
+    events: tuple[Mapping[str, Any], ...]
+    read_at: float
+    faults: tuple[str, ...] = ()
+
+    @property
+    def metric(self) -> str:
+        return str(self.setting("metric"))
+
+    @property
+    def is_maximised(self) -> bool:
+        return bool(self.setting("direction") != "minimize")
+
+    @property
+    def has_gpu(self) -> bool:
+        """False only where every trial says that its cluster has none."""
+        return not self.trials or any(_at(t.config, "cluster.gpu") for t in self.trials)
+
+    @property
+    def hour_unit(self) -> str:
+        """What the ledger counts: on a machine with no GPU, hours of a worker slot."""
+        return "GPU-hours" if self.has_gpu else "slot-hours"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What varies: the keys of the space, then any other that a point names."""
+        return tuple(dict.fromkeys([*self.space, *(key for trial in self.trials for key in trial.point)]))
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The best of the completed trials; of equals, the earlier one."""
+        done = [t for t in self.ranked if t.standing is Standing.COMPLETED and _finite(t.value) is not None]
+        return done[0] if done else None
+
+    @property
+    def ranked(self) -> tuple[TrialRecord, ...]:
+        """Completed trials best first, then those under way, then pruned ones, then the rest."""
+        order = list(Standing)
+        group = {Standing.COMPLETED: -1}
+
+        def key(trial: TrialRecord) -> tuple[int, float, int]:
+            value = trial.latest
+            if value is None or not math.isfinite(value):
+                badness = math.inf
+            else:
+                badness = -value if self.is_maximised else value
+            return group.get(trial.standing, order.index(trial.standing)), badness, trial.number
+
+        return tuple(sorted(self.trials, key=key))
+
+    @property
+    def counts(self) -> dict[Standing, int]:
+        """Trials by standing, those that occur."""
+        standings = [t.standing for t in self.trials]
+        return {s: standings.count(s) for s in Standing if s in standings}
+
+    @property
+    def is_live(self) -> bool:
+        return any(t.is_live for t in self.trials)
+
+    @property
+    def gpu_hours(self) -> float:
+        return sum(t.gpu_hours for t in self.trials)
+
+    @property
+    def saved_gpu_hours(self) -> float:
+        return sum(t.saved_gpu_hours for t in self.trials)
+
+    @property
+    def budget_gpu_hours(self) -> float | None:
+        return _finite(self.setting("budget_gpu_hours"))
+
+    @property
+    def seconds(self) -> float | None:
+        """From its start to now, or to the last end once nothing is under way."""
+        if self.created is None:
+            return None
+        ends = [a.ended for t in self.trials for a in t.attempts if a.ended]
+        ended = max(ends, default=self.created) if self.trials and not self.is_live else self.read_at
+        return max(0.0, ended - self.created)
+
+    def setting(self, name: str) -> Any:
+        """A field of `schema.Study`: as the study was started, or its default."""
+        given = self.settings.get(name)
+        return given if given is not None else getattr(_DEFAULTS, name)
+
+    def trial(self, number: int) -> TrialRecord | None:
+        return next((t for t in self.trials if t.number == number), None)
+
+    def label(self, trial: TrialRecord) -> str:
+        """The point of a trial in a few words."""
+        return words.label(trial.point, self.space) or trial.algorithm
+
+    def events_of(self, trial: int, word: str = "") -> list[Mapping[str, Any]]:
+        """The decisions about one trial whose name has `word` in it, oldest first."""
+        return [e for e in self.events if e.get("trial") == trial and word in str(e.get("event", ""))]
+
+
+_DEFAULTS = Study()
+
+
+def read_study(
+    path: StudyDirectory | Path | str,
+    *,
+    metrics: Collection[str] = (),
+    previous: StudyRecord | None = None,
+    now: float | None = None,
+) -> StudyRecord:
+    """Read a study directory, whatever its condition.
+
+    metrics   curves to hold in memory beside the objective and the training score
+    previous  an earlier record of the same study: trials whose files did not change since are not read again
+    """
+    directory = path if isinstance(path, StudyDirectory) else StudyDirectory(Path(path))
+    now = time.time() if now is None else now
+    faults: list[str] = []
+    asked = _mapping(_yaml(directory.config_file, faults))
+    settings = _mapping(asked.get("study"))
+    metric = str(settings.get("metric") or _DEFAULTS.metric)
+    pruned_by = str(_mapping(settings.get("pruner")).get("metric") or metric)
+    wanted = list(dict.fromkeys([metric, pruned_by, SCORE, STEP_SECONDS, *metrics]))
+    silence_s = 60 * (_finite(settings.get("hung_after_min")) or _DEFAULTS.hung_after_min)
+
+    ledger = tuple(_ledger(directory))
+    known = {t.directory.path: t for t in previous.trials} if previous and previous.metric == metric else {}
+    trials = []
+    for trial in _attempted(directory.trials, []):
+        if not _is_trial(trial):
+            continue
+        before = known.get(trial.path)
+        stamp = _stamp(trial)
+        if (
+            previous is None
+            or before is None
+            or before.files != stamp
+            or not before.curves.keys() >= set(wanted)
+            # a file may change twice within one tick of the file system's clock
+            or max((m for _, m, _ in stamp), default=0) > (previous.read_at - 2) * 1e9
+        ):
+            before = _read_trial(trial, metric, wanted, stamp, faults)
+        trials.append(_costed(before, ledger, now, silence_s))
+
+    return StudyRecord(
+        directory=directory,
+        name=words.clean(settings.get("name") or directory.path.absolute().name),
+        settings=settings,
+        space={str(k): _grammar(v) for k, v in _mapping(asked.get("space")).items()},
+        overrides=tuple(str(o) for o in _sequence(asked.get("overrides"))),
+        command=_command(asked.get("command")),
+        versions={str(k): str(v) for k, v in _mapping(asked.get("versions")).items()},
+        created=_finite(asked.get("created")),
+        trials=tuple(trials),
+        ledger=ledger,
+        events=tuple(_attempted(lambda: list(directory.events()), [])),
+        read_at=now,
+        faults=tuple(faults),
+    )
+
+
+def _is_trial(trial: TrialDirectory) -> bool:
+    """False for a directory that no controller made."""
+    number, _, id = trial.path.name.partition("-")
+    return number.isdigit() and bool(id)
+
+
+def _read_trial(
+    trial: TrialDirectory,
+    metric: str,
+    wanted: Collection[str],
+    stamp: tuple[tuple[str, int, int], ...],
+    faults: list[str],
+) -> TrialRecord:
+    attempts = tuple(_read_attempt(a) for a in _attempted(trial.attempts, []))
+    steps = _attempted(trial.metrics, {})
+    config = _mapping(_yaml(trial.config_file, faults))
+    state = _attempted(trial.state)
+    if not isinstance(state, State):
+        faults.append(f"trial {trial.number}: its state cannot be read")
+        state = State()
+    total = next((a.total_steps for a in reversed(attempts) if a.total_steps), None)
+    return TrialRecord(
+        directory=trial,
+        number=trial.number,
+        id=trial.id,
+        point=_mapping(_attempted(trial.point, {})),
+        config=config,
+        state=state,
+        attempts=attempts,
+        metric=metric,
+        curves=_curves(steps, wanted),
+        last_step=max(steps, default=None),
+        total_steps=total or _whole(_at(config, "trainer.total_steps")),
+        files=stamp,
+    )
+
+
+def _read_attempt(attempt: AttemptDirectory) -> AttemptRecord:
+    end = _attempted(attempt.end)
+    claim = _attempted(attempt.claimed)
+    job = _mapping(_attempted(attempt.job))
+    known = end if isinstance(end, End) else None
+    return AttemptRecord(
+        number=attempt.number,
+        started=(known and _finite(known.started)) or (claim and _finite(claim.created)) or None,
+        ended=(known and _finite(known.ended)) or None,
+        seen=_attempted(attempt.last_sign_of_life, 0.0),
+        cause=known.cause if known else None,
+        phase=known.phase if known else Phase.UNKNOWN,
+        reason=str(known.reason) if known else "",
+        lines=tuple(str(line) for line in known.lines) if known else (),
+        gpus=(_whole(job.get("nodes")) or 1) * (_whole(job.get("gpus_per_node")) or 1) if job else 0,
+        total_steps=_whole(job.get("total_steps")),
+        is_claimed=claim is not None,
+    )
+
+
+def _costed(trial: TrialRecord, ledger: tuple[LedgerEntry, ...], now: float, silence_s: float) -> TrialRecord:
+    """The trial with what it has cost by `now`, and what pruning it spared."""
+    booked = {e.attempt: e.gpu_hours for e in ledger if e.trial == trial.number}
+    seconds = {a.number: a.seconds(now, silence_s) for a in trial.attempts}
+    running = {a.number: seconds[a.number] / 3600 * a.gpus for a in trial.attempts if a.number not in booked}
+    spent = sum(booked.values()) + sum(running.values())
+    saved = 0.0
+    if trial.standing is Standing.PRUNED and trial.total_steps and trial.last_step:
+        measured = [s for s in trial.curves[STEP_SECONDS].values if math.isfinite(s)]
+        gpus = next((a.gpus for a in reversed(trial.attempts) if a.gpus), 1)
+        a_step = statistics.median(measured) * gpus / 3600 if measured else spent / trial.last_step
+        saved = max(0, trial.total_steps - trial.last_step) * a_step
+    return replace(trial, seconds=sum(seconds.values()), gpu_hours=spent, saved_gpu_hours=saved)
+
+
+def _curves(steps: Mapping[int, Mapping[str, Any]], metrics: Collection[str]) -> dict[str, Curve]:
+    curves = {metric: Curve() for metric in metrics}
+    for step, data in steps.items():
+        for metric, curve in curves.items():
+            value = data.get(metric)
+            if isinstance(value, (int, float)):
+                curve.steps.append(step)
+                curve.values.append(float(value))
+    return curves
+
+
+def _ledger(directory: StudyDirectory) -> Iterator[LedgerEntry]:
+    for e in _attempted(directory.ledger, []):
+        trial, cost = _whole(e["trial"]), _finite(e["gpu_hours"])
+        if trial is not None and cost is not None:
+            attempt, gpus = _whole(e.get("attempt")) or 0, _whole(e.get("gpus")) or 0
+            yield LedgerEntry(trial, attempt, str(e.get("cause") or Cause.UNKNOWN), gpus, cost)
+
+
+def _stamp(trial: TrialDirectory) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of what a trial is read from. A file replaced changes the time of its directory."""
+    attempts = _attempted(trial.attempts, [])
+    paths = [trial.path, *(p for a in attempts for p in (a.path, a.metrics_file, a.driver_log, a.node_log))]
+    stamp = []
+    for path in paths:
+        try:
+            s = os.stat(path)
+        except OSError:
+            continue
+        stamp.append((str(path), s.st_mtime_ns, s.st_size))
+    return tuple(stamp)
+
+
+def _attempted(read: Callable[[], T], otherwise: Any = None) -> Any:
+    """What `read` gives, or `otherwise` where the file under it is missing, torn or foreign."""
+    try:
+        return read()
+    except _UNREADABLE:
+        return otherwise
+
+
+_YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _yaml(path: Path, faults: list[str]) -> Any:
+    """A YAML file as plain data. OmegaConf would stumble over a `${` that is only text."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_YAML_LOADER)
+    except FileNotFoundError:
+        faults.append(f"{_relative(path)} is missing")
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError):
+        faults.append(f"{_relative(path)} cannot be read")
+    return None
+
+
+def _relative(path: Path) -> str:
+    return path.name if path.name == "study.yaml" else f"{path.parent.name}/{path.name}"
+
+
+def _command(given: Any) -> str:
+    return " ".join(map(str, given)) if isinstance(given, list) else str(given or "")
+
+
+def _grammar(given: Any) -> str:
+    return given if isinstance(given, str) else json.dumps(given, default=str)
+
+
+def _mapping(given: Any) -> Mapping[str, Any]:
+    return {str(k): v for k, v in given.items()} if isinstance(given, dict) else {}
+
+
+def _sequence(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else []
+
+
+def _at(config: Mapping[str, Any], path: str) -> Any:
+    """A field of nested dicts by its dotted path; None where there is none."""
+    node: Any = config
+    for part in path.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _whole(given: Any) -> int | None:
+    finite = _finite(given)
+    return None if finite is None else int(finite)
+
+
+def _finite(given: Any) -> float | None:
+    """The number, if it is one that can be counted with."""
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    return float(given) if is_number and math.isfinite(given) else None

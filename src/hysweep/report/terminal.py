@@ -1,0 +1,296 @@
+"""A study in a terminal: the leaderboard, the live view, and plain lines where nothing can be redrawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hysweep.report import words
+from hysweep.report.records import Standing, StudyRecord, TrialRecord
+from hysweep.track import Phase
+
+BEST = "★"
+
+_STYLES = {
+    Standing.RUNNING: "cyan",
+    Standing.WAITING: "dim",
+    Standing.COMPLETED: "green",
+    Standing.PRUNED: "dim",
+    Standing.FAILED: "red",
+    Standing.INFEASIBLE: "yellow",
+    Standing.CANCELLED: "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of text that knows its width, so that what does not fit is left out rather than broken.
+
+    spare   the columns that go first where the terminal is narrow: 1 before 2; 0 stays
+    is_point  one coordinate of the points
+    """
+
+    head: str
+    cells: Sequence[str]
+    is_number: bool = False
+    spare: int = 0
+    is_point: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(map(cell_len, [self.head, *self.cells]))
+
+
+def leaderboard(record: StudyRecord, *, width: int = 80) -> Table:
+    """All trials, the best first: a table that fits into `width` columns."""
+    trials = record.ranked
+    columns, gap = _fitted(_columns(record, trials), width)
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.head,
+            justify="right" if column.is_number else "left",
+            no_wrap=not column.is_point,
+            overflow="fold",
+        )
+    best = record.best
+    for i, trial in enumerate(trials):
+        style = "bold green" if trial is best else "dim" if trial.standing is Standing.PRUNED else ""
+        cells = [Text(column.cells[i]) for column in columns]
+        for column, cell in zip(columns, cells, strict=True):
+            if column.head == "state" and trial is not best:
+                cell.stylize(_STYLES[trial.standing])
+        table.add_row(*cells, style=style)
+    return table
+
+
+def live_table(record: StudyRecord, *, width: int = 80, height: int = 24, events: int = 4) -> RenderableType:
+    """The running view: how far each trial is, counts by state, the best so far and the last decisions.
+
+    At most `height` lines: trials under way come first, then those that ended last.
+    """
+    head = [_title(record, width), _counts(record)]
+    foot = [_best_line(record), *_event_lines(record, events)]
+    room = max(1, height - len(head) - len(foot) - 3)
+    live = [t for t in record.trials if t.is_live]
+    ended = sorted((t for t in record.trials if not t.is_live), key=lambda t: t.state.updated, reverse=True)
+    live.sort(key=lambda t: (t.standing is not Standing.RUNNING, t.number))
+    shown = (live + ended)[:room]
+    body = _progress_table(record, shown, width)
+    left_out = len(record.trials) - len(shown)
+    more = [Text(f"… and {left_out} more", style="dim")] if left_out else []
+    lines: list[Text | Table] = [*head, body, *more, *foot]
+    for line in lines:
+        if isinstance(line, Text):
+            line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
+
+
+def change_lines(before: StudyRecord | None, after: StudyRecord) -> list[str]:
+    """What became of the trials between two readings of a study, one plain line for each change of state."""
+    earlier = {t.number: t for t in before.trials} if before else {}
+    lines = [change_line(earlier.get(trial.number), trial, after) for trial in after.trials]
+    return [line for line in lines if line]
+
+
+def change_line(before: TrialRecord | None, after: TrialRecord, study: StudyRecord) -> str | None:
+    """``trial 3 3fa9c1 cispo lr=1.2e-3: running -> pruned at step 12 (...)``; None where nothing changed."""
+    if before and (before.word, before.state.attempt) == (after.word, after.state.attempt):
+        return None
+    name = " ".join(filter(None, [f"trial {after.number} {after.short_id}", study.label(after)]))
+    came_from = f"{before.word} -> " if before else ""
+    return words.clean(f"{name}: {came_from}{after.word}{_circumstances(before, after, study)}", 400)
+
+
+def _circumstances(before: TrialRecord | None, after: TrialRecord, study: StudyRecord) -> str:
+    if not after.state.is_final:
+        if before and after.state.attempt > max(1, before.state.attempt):
+            previous = after.attempts[-2] if len(after.attempts) > 1 else None
+            why = f" after {previous.cause}" if previous and previous.cause else ""
+            return f", attempt {after.state.attempt}{why}"
+        return ""
+    last = after.attempts[-1] if after.attempts else None
+    phase = f" in {last.phase}" if last and last.phase is not Phase.UNKNOWN else ""
+    if after.standing is Standing.COMPLETED:
+        phase = ""
+    at = f" at step {after.last_step}" if after.last_step is not None else " before the first step"
+    if after.standing is Standing.INFEASIBLE:
+        at = ""
+    remarks = [after.reason] if after.reason else []
+    if after.standing is Standing.COMPLETED:
+        remarks = [words.number(after.value), *(["the best so far"] if after is study.best else [])]
+    elif after.standing is Standing.PRUNED and not remarks:
+        remarks = [words.number(after.latest)]
+    return f"{phase}{at}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def _columns(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[_Column]:
+    best = record.best
+    names = words.short_keys(record.keys)
+    scores = [(_brief(t.score.first), _brief(t.score.last)) for t in trials]
+    hours = words.aligned_hours([t.gpu_hours for t in trials])
+    before_arrow = max((len(first) for first, _ in scores), default=0)
+    return [
+        _Column("", [_rank(t, place, best) for place, t in enumerate(trials, start=1)]),
+        _Column("trial", [str(t.number) for t in trials], is_number=True),
+        _Column("id", [t.short_id for t in trials], spare=3),
+        *(
+            _Column(
+                names[key],
+                [words.coordinate(t.point, key, record.space) for t in trials],
+                is_number=_is_numeric([t.point.get(key) for t in trials]),
+                is_point=True,
+            )
+            for key in record.keys
+        ),
+        _Column("value", words.aligned([t.latest for t in trials]), is_number=True),
+        _Column("score", [f"{first:>{before_arrow}}→{last}" for first, last in scores], spare=2),
+        _Column("steps", [_steps(t) for t in trials], is_number=True),
+        _Column("state", [t.word for t in trials]),
+        _Column("time", [words.duration(t.seconds or None) for t in trials], is_number=True, spare=1),
+        _Column(_hour_head(record), hours, is_number=True, spare=4),
+    ]
+
+
+def _rank(trial: TrialRecord, place: int, best: TrialRecord | None) -> str:
+    """The place among completed trials, which are the first of the ranking."""
+    return f"{BEST if trial is best else ' '}{place if trial.standing is Standing.COMPLETED else ''}"
+
+
+def _fitted(columns: list[_Column], width: int) -> tuple[list[_Column], int]:
+    """The columns that fit and the gap between them. A point that is too wide becomes one folded column."""
+
+    def total(gap: int) -> int:
+        return sum(c.width + gap for c in columns) - gap
+
+    while total(1) > width and any(c.spare for c in columns):
+        points = [c for c in columns if c.is_point]
+        spared = min(c.spare for c in columns if c.spare)
+        if spared > 2 and len(points) > 1:
+            break
+        columns = [c for c in columns if c.spare != spared]
+    if total(1) > width:
+        columns = _one_point_column(columns)
+    return columns, 2 if total(2) <= width else 1
+
+
+def _one_point_column(columns: list[_Column]) -> list[_Column]:
+    points = [c for c in columns if c.is_point]
+    if not points:
+        return columns
+    texts = [
+        " ".join(c.cells[i] if c.head == "algorithm" else f"{c.head}={c.cells[i]}" for c in points)
+        for i in range(len(points[0].cells))
+    ]
+    merged = _Column("point", texts, is_point=True)
+    at = columns.index(points[0])
+    return [*columns[:at], merged, *(c for c in columns[at:] if not c.is_point)]
+
+
+def _title(record: StudyRecord, width: int) -> Text:
+    spent = words.hours(record.gpu_hours)
+    if record.budget_gpu_hours is not None:
+        spent += f" of {words.hours(record.budget_gpu_hours)}"
+    right = f"{spent} {record.hour_unit} · {words.duration(record.seconds)}"
+    goal = "maximise" if record.is_maximised else "minimise"
+    name = words.clean(record.name, max(8, width // 3))
+    left = Text.assemble((name, "bold"), f"  {goal} {words.clean(record.metric)}")
+    left.truncate(max(1, width - len(right) - 2), overflow="ellipsis")
+    return Text.assemble(left, " " * max(2, width - left.cell_len - len(right)), (right, "dim"))
+
+
+def _counts(record: StudyRecord) -> Text:
+    of = record.setting("n_trials")
+    parts = [Text(f"{len(record.trials)} of {of} trials" if of else f"{len(record.trials)} trials")]
+    parts += [Text(f"{n} {standing}", style=_STYLES[standing]) for standing, n in record.counts.items()]
+    return Text(" · ").join(parts)
+
+
+def _progress_table(record: StudyRecord, trials: Sequence[TrialRecord], width: int) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", width=width)
+    table.add_column("trial", no_wrap=True)
+    table.add_column("point", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("progress", no_wrap=True, width=10)
+    table.add_column("steps", justify="right", no_wrap=True)
+    table.add_column("latest", justify="right", no_wrap=True)
+    table.add_column("trend", no_wrap=True, width=10)
+    table.add_column("time", justify="right", no_wrap=True)
+    digits = len(str(max((t.number for t in trials), default=0)))
+    latest = words.aligned([t.latest for t in trials])
+    for trial, value in zip(trials, latest, strict=True):
+        trend = trial.objective if len(trial.objective) > 9 else trial.score
+        table.add_row(
+            Text(f"{trial.number:>{digits}} {trial.short_id}"),
+            Text(record.label(trial)),
+            _progress(trial),
+            Text(_steps(trial)),
+            Text(value),
+            Text(words.sparkline(trend.values, 10), style=_STYLES[trial.standing]),
+            Text(words.duration(trial.seconds or None)),
+            style="dim" if not trial.is_live else "",
+        )
+    return table
+
+
+def _progress(trial: TrialRecord) -> RenderableType:
+    """A bar while there is something to measure, else the state as a word."""
+    if trial.word == "running" and trial.total_steps:
+        return ProgressBar(total=trial.total_steps, completed=trial.last_step or 0, width=10)
+    return Text(trial.word, style=_STYLES[trial.standing])
+
+
+def _best_line(record: StudyRecord) -> Text:
+    best = record.best
+    if best is None:
+        return Text("no trial has completed yet", style="dim")
+    name = f"trial {best.number} {best.short_id} {record.label(best)}"
+    return Text(f"{BEST} best: {words.number(best.value)}  {name}", style="bold green")
+
+
+def _event_lines(record: StudyRecord, count: int) -> list[Text]:
+    last = record.events[-count:] if count else ()
+    return [Text(_event(e), style="dim") for e in last]
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    details = {k: v for k, v in event.items() if k not in ("time", "event", "trial")}
+    trial = [f"trial {event['trial']}"] if "trial" in event else []
+    told = [_detail(key, v) for key, v in details.items() if v not in (None, "")]
+    name = str(event.get("event", ""))
+    return f"{words.clock(event.get('time'))} {words.clean(' '.join([name, *trial, *told]), 300)}"
+
+
+def _detail(key: str, of: Any) -> str:
+    if key == "point" and isinstance(of, Mapping):
+        return words.label(of)
+    if isinstance(of, float):
+        return f"{key}={words.number(of)}"
+    return f"{key}={of if isinstance(of, str) else json.dumps(of, default=str)}"
+
+
+def _steps(trial: TrialRecord) -> str:
+    done = words.NOTHING if trial.last_step is None else str(trial.last_step)
+    return f"{done}/{trial.total_steps}" if trial.total_steps else done
+
+
+def _brief(value: float | None) -> str:
+    """Three digits, enough to see where a curve came from and went."""
+    if value is None:
+        return words.NOTHING
+    return f"{value:.2f}" if 0.01 <= abs(value) < 100 or not value else words.number(float(f"{value:.2g}"))
+
+
+def _hour_head(record: StudyRecord) -> str:
+    return record.hour_unit.removesuffix("ours")
+
+
+def _is_numeric(values: Sequence[Any]) -> bool:
+    return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values if v is not None)

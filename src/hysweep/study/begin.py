@@ -1,0 +1,66 @@
+"""From a command line to a study's directory: nothing is written before every fault that can be known is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hysweep.check import lacks_for
+from hysweep.compose import Composer, Composition
+from hysweep.schema import BadInput, Problem
+from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
+from hysweep.study.preview import Preview, preview
+from hysweep.track import StudyDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A study that is there. `is_new`: this call made it; `changes`: what the command line says anew of it."""
+
+    definition: Definition
+    directory: StudyDirectory
+    is_new: bool
+    changes: dict[str, object]
+
+
+class NothingFeasible(Exception):
+    """No point of the space that was looked at can run; `looked` says why. Exit code 1."""
+
+    def __init__(self, looked: Sequence[Preview]) -> None:
+        self.looked = looked
+        super().__init__("no trial of this can run")
+
+
+def begin(composition: Composition, composer: Composer, command: Sequence[str]) -> Begun:
+    """Create the study that a composition asks for, or find it where it is.
+
+    Raises BadInput when its directory holds another study or cannot be written, or when this machine lacks what
+    the trials need; NothingFeasible when every trial would be refused.
+    """
+    definition = define(composition, command)
+    directory = definition.directory
+    if directory.exists:
+        there = load_definition(directory, composer)
+        if different := definition.same_question(there):
+            raise BadInput(
+                Problem(
+                    "study.name",
+                    definition.study.name,
+                    f"{directory.path} holds another study: it differs in {', '.join(different)}",
+                    f"give this one another name, or go on with that one: hysweep resume {directory.path}",
+                )
+            )
+        changes = {k: getattr(definition.study, k) for k in CHANGEABLE}
+        return Begun(definition, directory, False, changes)
+    looked = preview(definition, composer)
+    if not any(p.is_feasible for p in looked):
+        raise NothingFeasible(looked)
+    if lacking := lacks_for(composition.trial):
+        raise BadInput(*lacking)
+    try:
+        directory.create(definition.to_yaml(), composer.snapshot())
+    except OSError as e:
+        raise BadInput(
+            Problem("study.root", directory.path.parent, f"cannot be written: {e.strerror or e}", "give study.root=DIR")
+        ) from e
+    return Begun(definition, directory, True, {})

@@ -1,0 +1,387 @@
+"""One idempotent step, over and over: read, ingest, ask, submit, record.
+
+Every step can be cut short by SIGKILL and begun again. The order of writes sees to it:
+
+    asked      Optuna's journal has the trial        -> asked again, it gives the same point
+    frozen     trials/NNNN-id/ appears at once       -> CREATED: compiled and submitted
+    submitting the token is written before submit    -> the launcher is asked whether the job is there;
+               if not it is submitted again, and the node's claim lets only one of two run
+    submitted  state.json has the job id             -> re-adopted by it
+    ended      state.json has the cause and value    -> told to Optuna again if it was not
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from hysweep.check import check_trial, errors
+from hysweep.compile import Job, compile_trial
+from hysweep.compose import Composer, grid, size
+from hysweep.compose.composer import load_trial, trial_yaml
+from hysweep.launch import JobState, Launcher, launcher
+from hysweep.schema import BadInput, Problem, Trial, nearest, trial_id
+from hysweep.study.definition import load_definition
+from hysweep.study.objective import value_of
+from hysweep.study.search import Search
+from hysweep.track import (
+    ACTIONS,
+    Cause,
+    State,
+    Status,
+    StudyDirectory,
+    TrialDirectory,
+    Verdict,
+    read_json,
+    write_json,
+)
+
+FIRST_FAILURES = 3  # a study whose first trials all end by a fault of the configuration is stopped
+REPEATS = 20  # askings in a row that may bring nothing new
+
+
+class Controller:
+    """The one writer of a study. A context manager: it holds the study's lock from `with` to the end.
+
+    Raises BadInput when another controller has it, or when the directory holds no study.
+    """
+
+    def __init__(self, directory: StudyDirectory, changes: dict[str, object] | None = None) -> None:
+        self.directory = directory
+        self._composer = Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
+        self.definition = load_definition(directory, self._composer)
+        if changes:
+            from dataclasses import replace
+
+            self.definition = replace(self.definition, study=replace(self.definition.study, **changes))  # type: ignore[arg-type]
+        self._lock = FileLock(directory.lock_file, blocking=False)
+        self._launchers: dict[str, Launcher] = {}
+        self._exhausted = False
+
+    def __enter__(self) -> Controller:
+        try:
+            self._lock.acquire()
+        except Timeout as e:
+            raise BadInput(held_problem(self.directory)) from e
+        except OSError as e:
+            raise BadInput(
+                Problem(str(self.directory.path), "unwritable", str(e), "give yourself the right to write there")
+            ) from e
+        write_json(self.directory.path / "driver.json", {"host": socket.gethostname(), "pid": os.getpid()})
+        # paths of the trial are relative to where the study was started, wherever it goes on
+        if Path(self.definition.cwd).is_dir():
+            os.chdir(self.definition.cwd)
+        self._search = Search(self.definition, self.directory.journal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        (self.directory.path / "driver.json").unlink(missing_ok=True)
+        self._lock.release()
+
+    # --- the step
+
+    def tick(self, asks: bool = True) -> bool:
+        """One step. True while there is something left to wait for. `asks=False` begins no new trial."""
+        trials = self.directory.trials()
+        self._honour_cancels(trials)
+        self._ingest(trials)
+        if asks:
+            self._ask()
+        return not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        in_flight = any(not t.state().is_final for t in self.directory.trials())
+        return not in_flight and self.why_no_more() is not None
+
+    def why_no_more(self) -> str | None:
+        """Why no further trial is asked for; None while one may be."""
+        trials = self.directory.trials()
+        if self.directory.is_cancel_requested:
+            return "cancelled"
+        if self._search.unfinished_beyond([t.number for t in trials]):
+            return None
+        if len(trials) >= self.definition.n_trials:
+            return f"all {len(trials)} trials were made"
+        if self._exhausted:
+            return "the sampler brings nothing new: every point that it proposes has run"
+        budget = self.definition.study.budget_gpu_hours
+        if budget is not None and self.gpu_hours() >= budget:
+            return f"the budget of {budget:g} GPU-hours is used"
+        ends = [t.state().cause for t in trials if t.state().is_final][:FIRST_FAILURES]
+        if len(ends) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in ends):
+            return f"the first {FIRST_FAILURES} trials ended by {ends[0]}: mend the configuration"
+        return None
+
+    def gpu_hours(self) -> float:
+        """GPU-hours (on a machine with none: slot-hours) of all attempts, those that still run included."""
+        booked = math.fsum(e["gpu_hours"] for e in self.directory.ledger())
+        return booked + math.fsum(self._hours_so_far(t) for t in self.directory.trials() if not t.state().is_final)
+
+    # --- requests of other processes
+
+    def _honour_cancels(self, trials: list[TrialDirectory]) -> None:
+        everything = self.directory.is_cancel_requested
+        for trial in trials:
+            state = trial.state()
+            if not (everything or trial.is_cancel_requested) or state.is_final or state.ending is Cause.CANCELLED:
+                continue
+            self._stop(trial, state, Cause.CANCELLED, "by the user")
+
+    def _stop(self, trial: TrialDirectory, state: State, why: Cause, reason: str) -> None:
+        """Ask a trial's job to stop; its cause will be `why`."""
+        self.directory.log("stop", trial=trial.number, cause=why, reason=reason)
+        state = trial.save(state.but(ending=why, reason=reason))
+        if state.status is Status.CREATED:
+            self._end(trial, state, why, reason)
+        elif state.job_id is not None:
+            self._launcher(trial).cancel([state.job_id])
+
+    # --- what the jobs did
+
+    def _ingest(self, trials: list[TrialDirectory]) -> None:
+        live = [(t, s) for t in trials if not (s := t.state()).is_final]
+        self._settle_told(trials)
+        for trial, state in live:
+            if state.status in (Status.CREATED, Status.SUBMITTING):
+                self._submit(trial, state)
+        looks = self._look([(t, t.state()) for t, _ in live])
+        for trial, _ in live:
+            state = trial.state()
+            if state.status is not Status.SUBMITTED or state.job_id is None:
+                continue
+            job = looks.get(state.job_id)
+            if job is not None and job.state == "ended":
+                self._after_attempt(trial, state, job)
+            elif state.ending is not None:
+                self._launcher(trial).cancel([state.job_id])  # idempotent: asks again, harder in the end
+            else:
+                self._watch(trial, state)
+
+    def _look(self, live: list[tuple[TrialDirectory, State]]) -> dict[str, JobState]:
+        """One call to each launcher for all its jobs."""
+        by_launcher: dict[str, list[str]] = {}
+        for trial, state in live:
+            if state.job_id is not None:
+                by_launcher.setdefault(self._job(trial).launcher, []).append(state.job_id)
+        found: dict[str, JobState] = {}
+        for name, ids in by_launcher.items():
+            found |= self._launchers.setdefault(name, launcher(name)).states(ids)
+        return found
+
+    def _watch(self, trial: TrialDirectory, state: State) -> None:
+        """A running job: hand its values to the pruner, see whether it hangs."""
+        study = self.definition.study
+        step = self._search.report(trial.number, trial.curve(study.pruner.metric or study.metric))
+        if step is not None:
+            self._stop(trial, state, Cause.PRUNED, self._why_pruned(trial, step))
+            return
+        attempt = trial.attempt(state.attempt)
+        quiet = time.time() - max(attempt.last_sign_of_life(), state.updated)
+        if attempt.claimed() is not None and quiet > study.hung_after_min * 60:
+            self._stop(trial, state, Cause.HUNG, f"no sign of life for {quiet / 60:.0f} min")
+
+    def _why_pruned(self, trial: TrialDirectory, step: int) -> str:
+        study = self.definition.study
+        metric = study.pruner.metric or study.metric
+        at = {t.number: dict(t.curve(metric)).get(step) for t in self.directory.trials()}
+        mine = at.pop(trial.number)
+        others = sorted(v for v in at.values() if v is not None)
+        middle = others[len(others) // 2] if others else math.nan
+        return f"at step {step} {metric} was {mine:.4g}, the median of {len(others)} others {middle:.4g} ({study.pruner.name})"
+
+    def _after_attempt(self, trial: TrialDirectory, state: State, job: JobState) -> None:
+        """A job is gone: why, what it cost, and what to do about it."""
+        attempt = trial.attempt(state.attempt)
+        end = attempt.end()
+        cause = end.cause if end else Cause.KILLED
+        reason = end.reason if end else (job.reason or "the node process is gone and left no word")
+        if state.ending is not None and cause is not Cause.COMPLETED:
+            cause, reason = state.ending, state.reason
+        self.directory.book(trial.number, state.attempt, cause, self._gpus(trial), self._hours_so_far(trial))
+        self.directory.log("attempt_ended", trial=trial.number, attempt=state.attempt, cause=cause, reason=reason)
+        action = ACTIONS[cause]
+        if self._may_retry(trial, state, cause) and not self.directory.is_cancel_requested:
+            self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause)
+            trial.save(State(Status.CREATED, attempt=state.attempt, reason=f"again after {cause}: {reason}"))
+            return
+        if action.verdict is Verdict.VALUE:
+            self._end_with_value(trial, state)
+        else:
+            self._end(trial, state, cause, reason)
+
+    def _may_retry(self, trial: TrialDirectory, state: State, cause: Cause) -> bool:
+        action = ACTIONS[cause]
+        budget = self.definition.study.budget_gpu_hours
+        if budget is not None and self.gpu_hours() >= budget:
+            return False
+        ends = [a.end() for a in trial.attempts()]
+        alike = sum(1 for e in ends if e is None or e.cause is cause)
+        if action.needs_progress:
+            steps = [a.metrics()[-1][0] if a.metrics() else 0 for a in trial.attempts()]
+            return steps[-1] > max([0, *steps[:-1]])
+        return action.retries is None or alike <= action.retries
+
+    def _end_with_value(self, trial: TrialDirectory, state: State) -> None:
+        study = self.definition.study
+        value = value_of(trial.curve(study.metric), study)
+        if value is None:
+            seen = {name for data in trial.metrics().values() for name in data}
+            close = nearest(study.metric, seen)
+            hint = f"; near it: {', '.join(close)}" if close else ""
+            self._end(trial, state, Cause.CONFIG_ERROR, f"the trainer never logged {study.metric}{hint}")
+        elif math.isnan(value):
+            self._end(trial, state, Cause.DIVERGED, f"{study.metric} ended in no number")
+        else:
+            self._end(trial, state, Cause.COMPLETED, "", value)
+
+    def _end(self, trial: TrialDirectory, state: State, cause: Cause, reason: str, value: float | None = None) -> None:
+        if value is None:
+            # what it had come to, for the tables; not its result
+            value_so_far = value_of(trial.curve(self.definition.study.metric), self.definition.study)
+            value = value_so_far if value_so_far is not None and math.isfinite(value_so_far) else None
+        trial.save(state.but(status=Status.ENDED, cause=cause, reason=reason, value=value))
+        self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value)
+        self._tell(trial)
+
+    def _tell(self, trial: TrialDirectory) -> None:
+        state = trial.state()
+        assert state.cause is not None
+        verdict = ACTIONS[state.cause].verdict
+        if verdict is Verdict.VALUE and state.value is not None:
+            self._search.tell_value(trial.number, state.value)
+        elif verdict is Verdict.PRUNED:
+            self._search.tell_pruned(trial.number)
+        elif verdict is Verdict.INFEASIBLE:
+            self._search.tell_infeasible(trial.number)
+        else:
+            self._search.tell_failed(trial.number)
+
+    def _settle_told(self, trials: list[TrialDirectory]) -> None:
+        """Tell what a crash kept from being told."""
+        open_numbers = set(self._search.unfinished())
+        for trial in trials:
+            if trial.number in open_numbers and trial.state().is_final:
+                self._tell(trial)
+
+    # --- new trials
+
+    def _ask(self) -> None:
+        """Fill the free places. First the askings that a crash cut short, then new ones."""
+        for number in self._search.unfinished_beyond([t.number for t in self.directory.trials()]):
+            self._place(number, self._search.again(number))
+        repeats = 0
+        while self._has_room() and self.why_no_more() is None:
+            number, point = self._search.ask()
+            if self._place(number, point):
+                repeats = 0
+                continue
+            repeats += 1
+            if repeats >= REPEATS:
+                fresh = next(self._untried(), None)
+                if fresh is None:
+                    self._exhausted = True
+                    return
+                self._search.enqueue(fresh)
+
+    def _has_room(self) -> bool:
+        in_flight = sum(1 for t in self.directory.trials() if not t.state().is_final)
+        return in_flight < self.definition.study.max_parallel
+
+    def _untried(self) -> Iterator[dict[str, object]]:
+        """The points of a finite space that no trial has."""
+        if size(self.definition.space) is None:
+            return
+        tried = [t.point() for t in self.directory.trials()]
+        yield from (p for p in grid(self.definition.space) if p not in tried)
+
+    def _place(self, number: int, point: dict[str, object]) -> bool:
+        """Freeze a point as a trial and submit it. False when the same trial is already in the study."""
+        definition = self.definition
+        try:
+            trial_config = self._composer.point(definition.fixed, definition.space, point)
+        except BadInput as e:
+            self._refuse(number, "uncomposed", str(e), "", point)
+            return True
+        identity = trial_id(trial_config, varied=definition.space)
+        if any(t.id == identity and t.number != number for t in self.directory.trials()):
+            self._search.tell_failed(number)
+            self.directory.log("repeated", trial=number, id=identity, point=point)
+            return False
+        faults = errors(check_trial(trial_config))
+        if faults:
+            self._refuse(number, identity, "\n".join(map(str, faults)), trial_yaml(trial_config), point)
+            return True
+        trial = self.directory.add_trial(number, identity, trial_yaml(trial_config), point)
+        self.directory.log("asked", trial=number, id=identity, point=point)
+        self._submit(trial, trial.state())
+        return True
+
+    def _refuse(self, number: int, identity: str, why: str, text: str, point: dict[str, object]) -> None:
+        """An infeasible point: recorded and told, no job asked for."""
+        trial = self.directory.add_trial(number, identity, text, point)
+        if not trial.state().is_final:
+            self._end(trial, trial.state(), Cause.INFEASIBLE, why)
+
+    def _submit(self, trial: TrialDirectory, state: State) -> None:
+        """Start the next attempt of a CREATED trial, or finish one that was begun (SUBMITTING)."""
+        if state.ending is not None and state.status is Status.CREATED:
+            self._end(trial, state, state.ending, state.reason)
+            return
+        if state.status is Status.CREATED:
+            state = trial.save(state.but(status=Status.SUBMITTING, attempt=state.attempt + 1, job_id=None))
+        attempt = trial.attempt(state.attempt)
+        try:
+            attempt.prepare(self._job(trial).as_dict())
+            job_id = self._launcher(trial).find(attempt) or self._launcher(trial).submit(attempt)
+        except OSError as e:
+            self._end(trial, state, Cause.UNKNOWN, f"could not be submitted: {e}")
+            return
+        trial.save(state.but(status=Status.SUBMITTED, job_id=job_id))
+        self.directory.log("submitted", trial=trial.number, attempt=state.attempt, job=job_id)
+
+    # --- small facts
+
+    def _config(self, trial: TrialDirectory) -> Trial:
+        return load_trial(trial.config_file.read_text(encoding="utf-8"))
+
+    def _job(self, trial: TrialDirectory) -> Job:
+        """The job of a trial, from what was frozen into its directory."""
+        label = f"{self.definition.study.name}-{trial.path.name}"[-128:]
+        return compile_trial(self._config(trial), trial.path.absolute(), label)
+
+    def _launcher(self, trial: TrialDirectory) -> Launcher:
+        name = self._config(trial).cluster.launcher
+        return self._launchers.setdefault(name, launcher(name))
+
+    def _gpus(self, trial: TrialDirectory) -> int:
+        return self._config(trial).world_size
+
+    def _hours_so_far(self, trial: TrialDirectory) -> float:
+        """GPU-hours of the trial's newest attempt, from its claim to its end or to now."""
+        state = trial.state()
+        attempt = trial.attempt(state.attempt)
+        end, claimed = attempt.end(), attempt.claimed()
+        if end is not None:
+            return max(0.0, end.ended - end.started) / 3600 * self._gpus(trial)
+        if claimed is None:
+            return 0.0
+        last = attempt.last_sign_of_life() if state.is_final else time.time()
+        return max(0.0, last - claimed.created) / 3600 * self._gpus(trial)
+
+
+def held_problem(directory: StudyDirectory) -> Problem:
+    """The fault of a study that somebody else drives."""
+    who = read_json(directory.path / "driver.json") or {}
+    return Problem(
+        str(directory.path),
+        f"driven by process {who.get('pid', '?')} on {who.get('host', '?')}",
+        "a study has one controller",
+        f"look at it with `hysweep status {directory.path}`, or stop that one first",
+    )

@@ -1,0 +1,180 @@
+"""What a study is: its settings, what is fixed, what varies. study.yaml, written once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import hysweep
+from hysweep.compose import Choice, Composer, Composition, Dimension, Interval, size
+from hysweep.compose.grammar import parse_space
+from hysweep.schema import BadInput, Problem, Study
+from hysweep.track import StudyDirectory
+
+# What may be said anew when a study goes on: how long and how wide, never what it compares.
+CHANGEABLE = ("n_trials", "max_parallel", "budget_gpu_hours", "hung_after_min", "poll_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A study as it was asked for.
+
+    fixed   overrides that hold for every trial
+    space   what varies; empty: one trial
+    cwd     where relative paths of the trial start
+    """
+
+    study: Study
+    fixed: tuple[str, ...]
+    space: dict[str, Dimension]
+    cwd: str
+    command: tuple[str, ...] = ()
+    created: float = 0.0
+
+    @property
+    def n_trials(self) -> int:
+        """Trials in total: as asked for, but never more than the space has points."""
+        points = size(self.space)
+        if self.study.n_trials is None:
+            assert points is not None, "define() refuses an infinite space without a number of trials"
+            return points
+        return self.study.n_trials if points is None else min(self.study.n_trials, points)
+
+    @property
+    def is_grid(self) -> bool:
+        """All points in order, rather than chosen by a sampler."""
+        return self.study.n_trials is None
+
+    @property
+    def directory(self) -> StudyDirectory:
+        return StudyDirectory(Path(self.cwd) / self.study.root / self.study.name)
+
+    def to_yaml(self) -> str:
+        content = {
+            "study": asdict(self.study),
+            "overrides": list(self.fixed),
+            "space": {key: text_of(dimension) for key, dimension in self.space.items()},
+            "cwd": self.cwd,
+            "command": list(self.command),
+            "created": self.created or time.time(),
+            "versions": _versions(),
+        }
+        return OmegaConf.to_yaml(OmegaConf.create(content))
+
+    def same_question(self, other: Definition) -> list[str]:
+        """The keys in which two studies differ, beside what may change when one goes on."""
+        mine, theirs = self._question(), other._question()
+        return sorted(k for k in mine | theirs if mine.get(k) != theirs.get(k))
+
+    def _question(self) -> dict[str, Any]:
+        settings = {f"study.{k}": v for k, v in asdict(self.study).items() if k not in CHANGEABLE}
+        fixed = {o.partition("=")[0]: o.partition("=")[2] for o in self.fixed if not o.startswith("study.")}
+        return settings | fixed | {f"space.{k}": text_of(d) for k, d in self.space.items()}
+
+
+def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
+    """The study that a composed command line asks for. Raises BadInput where it asks for none."""
+    from dataclasses import replace
+
+    study, space = composition.study, composition.space
+    if study.n_trials is None and size(space) is None:
+        endless = next(k for k, d in space.items() if isinstance(d, Interval) and not d.is_int)
+        raise BadInput(
+            Problem("study.n_trials", "null", f"{endless} has no end of values", "give study.n_trials=20, say")
+        )
+    _check_enqueued(study, space)
+    name = study.name or composition.choices.get("sweep") or _name_by_content(composition)
+    if "/" in name or name.startswith("."):
+        raise BadInput(Problem("study.name", name, "is a directory's name", "leave out / and a leading dot"))
+    return Definition(
+        study=replace(study, name=name),
+        fixed=composition.fixed,
+        space=space,
+        cwd=str(Path.cwd()),
+        command=tuple(command),
+        created=time.time(),
+    )
+
+
+def load_definition(directory: StudyDirectory, composer: Composer) -> Definition:
+    """study.yaml back. Raises BadInput when the directory holds no study, or one that cannot be read."""
+    if not directory.exists:
+        raise BadInput(
+            Problem("DIR", directory.path, "holds no study", "give a directory that `hysweep run` printed, as in outputs/quickstart")
+        )
+    try:
+        raw = OmegaConf.to_container(OmegaConf.load(directory.config_file))
+        assert isinstance(raw, dict)
+        study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), raw["study"]))
+        assert isinstance(study, Study)
+        return Definition(
+            study=study,
+            fixed=tuple(raw["overrides"]),
+            space=parse_space(raw["space"], composer.words),
+            cwd=raw["cwd"],
+            command=tuple(raw.get("command", ())),
+            created=raw.get("created", 0.0),
+        )
+    except (OmegaConfBaseException, KeyError, AssertionError, TypeError, OSError) as e:
+        raise BadInput(
+            Problem(str(directory.config_file), type(e).__name__, "cannot be read as a study", "restore the file")
+        ) from e
+
+
+def text_of(dimension: Dimension) -> str:
+    """A dimension in Hydra's grammar: parsing it gives the dimension back."""
+    if isinstance(dimension, Choice):
+        return f"choice({','.join(dimension.texts)})"
+    span = f"interval({dimension.low!r},{dimension.high!r})"
+    span = f"tag(log,{span})" if dimension.is_log else span
+    return f"int({span})" if dimension.is_int else span
+
+
+def _check_enqueued(study: Study, space: dict[str, Dimension]) -> None:
+    faults = []
+    for i, point in enumerate(study.enqueue):
+        for key, value in point.items():
+            dimension = space.get(key)
+            if dimension is None:
+                faults.append(Problem(f"study.enqueue[{i}].{key}", value, "does not vary", f"choose of {', '.join(space)}"))
+            elif isinstance(dimension, Choice) and value not in dimension.values:
+                faults.append(
+                    Problem(f"study.enqueue[{i}].{key}", value, "is not in the space", f"choose of {', '.join(dimension.texts)}")
+                )
+            elif isinstance(dimension, Interval) and not (
+                isinstance(value, (int, float)) and dimension.low <= value <= dimension.high
+            ):
+                faults.append(
+                    Problem(f"study.enqueue[{i}].{key}", value, "is not in the space", f"give {dimension.low:g} to {dimension.high:g}")
+                )
+    if faults:
+        raise BadInput(*faults)
+
+
+def _name_by_content(composition: Composition) -> str:
+    """A name for what has none: the same question is the same study, another one has another directory."""
+    kind = "sweep" if composition.space else composition.trial.algorithm.name
+    content = {
+        "fixed": sorted(o for o in composition.fixed if not o.startswith("study.")),
+        "space": {k: text_of(d) for k, d in composition.space.items()},
+    }
+    return f"{kind}-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:6]}"
+
+
+def _versions() -> dict[str, str]:
+    found = {"hysweep": hysweep.__version__}
+    for name in ("verl", "torch", "transformers", "ray", "vllm", "megatron-bridge", "optuna", "hydra-core"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
