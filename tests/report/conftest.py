@@ -78,9 +78,7 @@ class Study:
             attempt.driver_log.write_text("step:1\n")
             seconds = 30 + 9.0 * len(written)
             if ended_by is not None:
-                attempt.finish(
-                    End(ended_by, phase, 0, reason, tuple(lines), started=started, ended=started + seconds)
-                )
+                attempt.finish(End(ended_by, phase, 0, reason, tuple(lines), started=started, ended=started + seconds))
                 self.directory.book(number, k, ended_by, self.gpus, seconds * self.gpus / 3600)
             started += seconds + 5
         is_good = cause in (Cause.COMPLETED, Cause.PRUNED)
@@ -202,9 +200,7 @@ def fill_quickstart(study: Study) -> Study:
         reason="CUDA out of memory in the update",
         lines=["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.", "  at ppo_loss"],
     )
-    study.trial(
-        {"algorithm": "gspo", "trainer.learning_rate": 7e-4}, None, steps=21, best=0.6, status=Status.SUBMITTED
-    )
+    study.trial({"algorithm": "gspo", "trainer.learning_rate": 7e-4}, None, steps=21, best=0.6, status=Status.SUBMITTED)
     study.trial({"algorithm": "cispo", "trainer.learning_rate": 2.5e-3}, None, status=Status.CREATED)
     return study
 

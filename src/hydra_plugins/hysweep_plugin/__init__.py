@@ -1,6 +1,6 @@
 """Lets Hydra find hysweep's sweeper and launcher. Every Hydra app of the environment imports this: stay thin."""
 
-from typing import Any, List
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.launcher import Launcher
@@ -14,7 +14,7 @@ class HysweepSweeper(Sweeper):
         sources = hydra_context.config_loader.get_search_path().get_path()
         self.config_dirs = [s.path.removeprefix("file://") for s in sources if s.provider == "command-line"]
 
-    def sweep(self, arguments: List[str]) -> Any:
+    def sweep(self, arguments: list[str]) -> Any:
         from pathlib import Path
 
         from hysweep.cli.run import run_sweep
@@ -35,8 +35,18 @@ class HysweepLauncher(Launcher):
 def _register() -> None:
     name = f"{__name__}.{{}}"
     store = ConfigStore.instance()
-    store.store(group="hydra/sweeper", name="hysweep", node={"_target_": name.format("HysweepSweeper")}, provider="hysweep")
-    store.store(group="hydra/launcher", name="hysweep", node={"_target_": name.format("HysweepLauncher")}, provider="hysweep")
+    store.store(
+        group="hydra/sweeper",
+        name="hysweep",
+        node={"_target_": name.format("HysweepSweeper")},
+        provider="hysweep",
+    )
+    store.store(
+        group="hydra/launcher",
+        name="hysweep",
+        node={"_target_": name.format("HysweepLauncher")},
+        provider="hysweep",
+    )
 
 
 _register()

@@ -52,15 +52,33 @@ def lacks_for(trial: Trial) -> list[Problem]:
     have = installed("verl")
     if have is None:
         problems.append(
-            Problem("verl", "not installed", "the local launcher runs it here", "pip install 'hysweep[cpu]'", Stage.START)
+            Problem(
+                "verl",
+                "not installed",
+                "the local launcher runs it here",
+                "pip install 'hysweep[cpu]'",
+                Stage.START,
+            )
         )
     elif have != wanted:
         problems.append(
-            Problem("trainer.verl", wanted, f"verl {have} is installed", f"pip install verl=={wanted}", Stage.START)
+            Problem(
+                "trainer.verl",
+                wanted,
+                f"verl {have} is installed",
+                f"pip install verl=={wanted}",
+                Stage.START,
+            )
         )
     if not trial.has_gpu:
         problems += [
-            Problem(name, "not installed", "real verl on the CPU needs it", "pip install 'hysweep[cpu]'", Stage.START)
+            Problem(
+                name,
+                "not installed",
+                "real verl on the CPU needs it",
+                "pip install 'hysweep[cpu]'",
+                Stage.START,
+            )
             for name in CPU_STACK
             if name != "verl" and installed(name) is None
         ]
@@ -75,7 +93,13 @@ def _python() -> list[Finding]:
 
 def _packages() -> list[Finding]:
     findings = [
-        Finding(n, (v := installed(n)) is not None, v or "not installed", "pip install 'hysweep[cpu]'", is_needed=True)
+        Finding(
+            n,
+            (v := installed(n)) is not None,
+            v or "not installed",
+            "pip install 'hysweep[cpu]'",
+            is_needed=True,
+        )
         for n in CPU_STACK
     ]
     return findings + [
@@ -91,9 +115,20 @@ def _resources(where: Path) -> list[Finding]:
     disk_gib = shutil.disk_usage(there).free / 2**30
     return [
         Finding("cores", (os.cpu_count() or 1) >= 2, str(os.cpu_count()), "a trial wants two cores"),
-        Finding("memory", free_gib >= 4, f"{free_gib:.1f} GiB free", "a trial on the CPU takes 4 GiB: close something"),
+        Finding(
+            "memory",
+            free_gib >= 4,
+            f"{free_gib:.1f} GiB free",
+            "a trial on the CPU takes 4 GiB: close something",
+        ),
         Finding("disk", disk_gib >= 1, f"{disk_gib:.0f} GiB free at {there}", "make room", is_needed=True),
-        Finding("outputs", os.access(there, os.W_OK), str(where), "choose another with study.root=DIR", is_needed=True),
+        Finding(
+            "outputs",
+            os.access(there, os.W_OK),
+            str(where),
+            "choose another with study.root=DIR",
+            is_needed=True,
+        ),
         Finding(
             "tiny model",
             True,
@@ -106,6 +141,11 @@ def _cluster() -> list[Finding]:
     gpus = shutil.which("nvidia-smi")
     slurm = shutil.which("sbatch")
     return [
-        Finding("GPU driver", gpus is not None, gpus or "none", "not needed for the tiny model; cluster=local has no GPU"),
+        Finding(
+            "GPU driver",
+            gpus is not None,
+            gpus or "none",
+            "not needed for the tiny model; cluster=local has no GPU",
+        ),
         Finding("SLURM", slurm is not None, slurm or "no sbatch here", "log in to a node that can submit"),
     ]

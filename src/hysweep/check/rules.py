@@ -55,29 +55,48 @@ def engine_needs_gpu(t: Trial) -> Iterator[Problem]:
     if t.has_gpu:
         if t.rollout.engine == "embedded":
             yield Problem(
-                "rollout.engine", "embedded", "generates on the CPU, a token at a time", "try rollout=vllm", Stage.NEVER
+                "rollout.engine",
+                "embedded",
+                "generates on the CPU, a token at a time",
+                "try rollout=vllm",
+                Stage.NEVER,
             )
         return
     if t.parallelism.engine == "megatron":
         yield Problem(
-            "parallelism.engine", "megatron", "needs GPUs, and cluster.gpu is null",
-            "name a cluster with GPUs, or try parallelism=single", Stage.START,
-        )  # fmt: skip
+            "parallelism.engine",
+            "megatron",
+            "needs GPUs, and cluster.gpu is null",
+            "name a cluster with GPUs, or try parallelism=single",
+            Stage.START,
+        )
     if t.rollout.engine == "vllm":
         yield Problem(
-            "rollout.engine", "vllm", "needs GPUs, and cluster.gpu is null",
-            "name a cluster with GPUs, or try rollout=embedded", Stage.START,
-        )  # fmt: skip
+            "rollout.engine",
+            "vllm",
+            "needs GPUs, and cluster.gpu is null",
+            "name a cluster with GPUs, or try rollout=embedded",
+            Stage.START,
+        )
     if t.cluster.nodes > 1:
         yield Problem(
-            "cluster.nodes", t.cluster.nodes, "the embedded rollout server serves one host", "give 1", Stage.START
+            "cluster.nodes",
+            t.cluster.nodes,
+            "the embedded rollout server serves one host",
+            "give 1",
+            Stage.START,
         )
 
 
 def launcher_has_nodes(t: Trial) -> Iterator[Problem]:
     """The local launcher is this machine."""
     if t.cluster.launcher == "local" and t.cluster.nodes > 1:
-        yield Problem("cluster.nodes", t.cluster.nodes, "the local launcher has one node", "give 1, or try cluster=slurm")
+        yield Problem(
+            "cluster.nodes",
+            t.cluster.nodes,
+            "the local launcher has one node",
+            "give 1, or try cluster=slurm",
+        )
 
 
 # --- topology: verl 0.9.1 workers/engine/megatron, Megatron-core parallel_state
@@ -89,9 +108,12 @@ def dense_grid_divides_world(t: Trial) -> Iterator[Problem]:
     each = p.tensor * p.pipeline * p.context
     if p.engine == "megatron" and t.world_size % each:
         yield Problem(
-            "parallelism.tensor * pipeline * context", each, f"must divide the {t.world_size} GPUs",
-            f"try a product of {divisors(t.world_size, each)}", Stage.START,
-        )  # fmt: skip
+            "parallelism.tensor * pipeline * context",
+            each,
+            f"must divide the {t.world_size} GPUs",
+            f"try a product of {divisors(t.world_size, each)}",
+            Stage.START,
+        )
 
 
 def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
@@ -105,9 +127,12 @@ def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
         if p.expert_tensor is None and p.tensor > 1:
             cure += f", or parallelism.expert_tensor=1 (unset it is tensor, {p.tensor})"
         yield Problem(
-            "parallelism.expert_tensor * expert * pipeline", each, f"must divide the {t.world_size} GPUs",
-            cure, Stage.START,
-        )  # fmt: skip
+            "parallelism.expert_tensor * expert * pipeline",
+            each,
+            f"must divide the {t.world_size} GPUs",
+            cure,
+            Stage.START,
+        )
 
 
 def rollout_grid_divides_world(t: Trial) -> Iterator[Problem]:
@@ -115,9 +140,12 @@ def rollout_grid_divides_world(t: Trial) -> Iterator[Problem]:
     each = t.rollout.tensor * t.rollout.data
     if t.world_size % each:
         yield Problem(
-            "rollout.tensor * data", each, f"must divide the {t.world_size} GPUs",
-            f"try a product of {divisors(t.world_size, each)}", Stage.START,
-        )  # fmt: skip
+            "rollout.tensor * data",
+            each,
+            f"must divide the {t.world_size} GPUs",
+            f"try a product of {divisors(t.world_size, each)}",
+            Stage.START,
+        )
 
 
 def tensor_divides_model(t: Trial) -> Iterator[Problem]:
@@ -129,14 +157,20 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
     for key, tensor in sides:
         if s.num_attention_heads % tensor:
             yield Problem(
-                key, tensor, f"must divide num_attention_heads = {s.num_attention_heads}",
-                f"try {divisors(s.num_attention_heads, tensor)}", Stage.START,
-            )  # fmt: skip
+                key,
+                tensor,
+                f"must divide num_attention_heads = {s.num_attention_heads}",
+                f"try {divisors(s.num_attention_heads, tensor)}",
+                Stage.START,
+            )
         elif s.num_key_value_heads % tensor and tensor % s.num_key_value_heads:
             yield Problem(
-                key, tensor, f"must divide num_key_value_heads = {s.num_key_value_heads}, or be a multiple of it",
-                f"try {divisors(s.num_key_value_heads, tensor)}", Stage.START,
-            )  # fmt: skip
+                key,
+                tensor,
+                f"must divide num_key_value_heads = {s.num_key_value_heads}, or be a multiple of it",
+                f"try {divisors(s.num_key_value_heads, tensor)}",
+                Stage.START,
+            )
 
 
 def experts_split(t: Trial) -> Iterator[Problem]:
@@ -148,9 +182,12 @@ def experts_split(t: Trial) -> Iterator[Problem]:
         yield Problem("parallelism.expert", p.expert, f"{t.model.name} has no experts", "give 1", Stage.START)
     elif s.num_experts % p.expert:
         yield Problem(
-            "parallelism.expert", p.expert, f"must divide num_experts = {s.num_experts}",
-            f"try {divisors(s.num_experts, p.expert)}", Stage.START,
-        )  # fmt: skip
+            "parallelism.expert",
+            p.expert,
+            f"must divide num_experts = {s.num_experts}",
+            f"try {divisors(s.num_experts, p.expert)}",
+            Stage.START,
+        )
 
 
 def layers_split(t: Trial) -> Iterator[Problem]:
@@ -160,20 +197,29 @@ def layers_split(t: Trial) -> Iterator[Problem]:
         return
     if p.virtual_pipeline and p.pipeline == 1:
         yield Problem(
-            "parallelism.virtual_pipeline", p.virtual_pipeline, "needs more than one pipeline stage",
-            "leave it null, or raise parallelism.pipeline", Stage.START,
-        )  # fmt: skip
+            "parallelism.virtual_pipeline",
+            p.virtual_pipeline,
+            "needs more than one pipeline stage",
+            "leave it null, or raise parallelism.pipeline",
+            Stage.START,
+        )
     if s.num_layers % p.pipeline:
         yield Problem(
-            "parallelism.pipeline", p.pipeline, f"must divide num_layers = {s.num_layers}",
-            f"try {divisors(s.num_layers, p.pipeline)}", Stage.START,
-        )  # fmt: skip
+            "parallelism.pipeline",
+            p.pipeline,
+            f"must divide num_layers = {s.num_layers}",
+            f"try {divisors(s.num_layers, p.pipeline)}",
+            Stage.START,
+        )
     elif (s.num_layers // p.pipeline) % (p.virtual_pipeline or 1):
         layers = s.num_layers // p.pipeline
         yield Problem(
-            "parallelism.virtual_pipeline", p.virtual_pipeline, f"must divide the {layers} layers of a stage",
-            f"try {divisors(layers, p.virtual_pipeline or 1)}", Stage.START,
-        )  # fmt: skip
+            "parallelism.virtual_pipeline",
+            p.virtual_pipeline,
+            f"must divide the {layers} layers of a stage",
+            f"try {divisors(layers, p.virtual_pipeline or 1)}",
+            Stage.START,
+        )
 
 
 # --- batches and lengths
@@ -184,9 +230,12 @@ def mini_batches_fill_batch(t: Trial) -> Iterator[Problem]:
     train, mini = t.trainer.train_batch_size, t.trainer.mini_batch_size
     if train % mini:
         yield Problem(
-            "trainer.mini_batch_size", mini, f"must divide trainer.train_batch_size = {train}",
-            f"try {divisors(train, mini)}", Stage.UPDATE,
-        )  # fmt: skip
+            "trainer.mini_batch_size",
+            mini,
+            f"must divide trainer.train_batch_size = {train}",
+            f"try {divisors(train, mini)}",
+            Stage.UPDATE,
+        )
 
 
 def mini_batch_splits_over_ranks(t: Trial) -> Iterator[Problem]:
@@ -195,9 +244,12 @@ def mini_batch_splits_over_ranks(t: Trial) -> Iterator[Problem]:
     if ranks and samples % ranks:
         up = -(-samples // ranks) * ranks
         yield Problem(
-            "trainer.mini_batch_size * rollout.n", samples, f"must be a multiple of the {ranks} data parallel ranks",
-            f"try a product of {up}", Stage.UPDATE,
-        )  # fmt: skip
+            "trainer.mini_batch_size * rollout.n",
+            samples,
+            f"must be a multiple of the {ranks} data parallel ranks",
+            f"try a product of {up}",
+            Stage.UPDATE,
+        )
 
 
 def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
@@ -210,9 +262,12 @@ def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
         budget = getattr(t.trainer, name)
         if budget * context < longest:
             yield Problem(
-                f"trainer.{name}", budget, f"times context = {context} is below prompt + response = {longest}",
-                f"give at least {-(-longest // context)}", Stage.UPDATE,
-            )  # fmt: skip
+                f"trainer.{name}",
+                budget,
+                f"times context = {context} is below prompt + response = {longest}",
+                f"give at least {-(-longest // context)}",
+                Stage.UPDATE,
+            )
 
 
 def micro_batch_divides(t: Trial) -> Iterator[Problem]:
@@ -222,9 +277,12 @@ def micro_batch_divides(t: Trial) -> Iterator[Problem]:
     micro, samples = t.trainer.micro_batch_size_per_gpu, t.trainer.mini_batch_size * t.rollout.n
     if samples % ranks == 0 and (samples // ranks) % micro:
         yield Problem(
-            "trainer.micro_batch_size_per_gpu", micro, f"must divide the {samples // ranks} samples of a rank",
-            f"try {divisors(samples // ranks, micro)}", Stage.UPDATE,
-        )  # fmt: skip
+            "trainer.micro_batch_size_per_gpu",
+            micro,
+            f"must divide the {samples // ranks} samples of a rank",
+            f"try {divisors(samples // ranks, micro)}",
+            Stage.UPDATE,
+        )
 
 
 def lengths_fit_engine(t: Trial) -> Iterator[Problem]:
@@ -233,20 +291,30 @@ def lengths_fit_engine(t: Trial) -> Iterator[Problem]:
     limit = t.model.shape.max_position_embeddings
     if longest > limit:
         yield Problem(
-            "trainer.max_prompt_length + max_response_length", longest, f"the model has {limit} positions",
-            f"shorten them by {longest - limit}", Stage.START,
-        )  # fmt: skip
+            "trainer.max_prompt_length + max_response_length",
+            longest,
+            f"the model has {limit} positions",
+            f"shorten them by {longest - limit}",
+            Stage.START,
+        )
     given = t.rollout.max_model_len
     if t.rollout.engine != "vllm" or given is None:
         return
     if given < longest:
         yield Problem(
-            "rollout.max_model_len", given, f"is below prompt + response = {longest}: answers are cut in silence",
-            f"give at least {longest}, or null", Stage.NEVER,
-        )  # fmt: skip
+            "rollout.max_model_len",
+            given,
+            f"is below prompt + response = {longest}: answers are cut in silence",
+            f"give at least {longest}, or null",
+            Stage.NEVER,
+        )
     if given > limit:
         yield Problem(
-            "rollout.max_model_len", given, f"the model has {limit} positions", f"give at most {limit}", Stage.START
+            "rollout.max_model_len",
+            given,
+            f"the model has {limit} positions",
+            f"give at most {limit}",
+            Stage.START,
         )
 
 
@@ -255,9 +323,12 @@ def engine_step_holds_sequences(t: Trial) -> Iterator[Problem]:
     r = t.rollout
     if r.engine == "vllm" and r.max_num_batched_tokens < r.max_num_seqs:
         yield Problem(
-            "rollout.max_num_batched_tokens", r.max_num_batched_tokens, f"is below max_num_seqs = {r.max_num_seqs}",
-            f"give at least {r.max_num_seqs}", Stage.START,
-        )  # fmt: skip
+            "rollout.max_num_batched_tokens",
+            r.max_num_batched_tokens,
+            f"is below max_num_seqs = {r.max_num_seqs}",
+            f"give at least {r.max_num_seqs}",
+            Stage.START,
+        )
 
 
 # --- algorithms
@@ -267,9 +338,12 @@ def group_has_siblings(t: Trial) -> Iterator[Problem]:
     """grpo and rloo compare the samples of one prompt; with one sample there is nothing to compare."""
     if t.rollout.n < 2:
         yield Problem(
-            "rollout.n", t.rollout.n, f"{t.algorithm.adv_estimator} compares the samples of a prompt",
-            "give at least 2; 8 to 16 is usual", Stage.NEVER,
-        )  # fmt: skip
+            "rollout.n",
+            t.rollout.n,
+            f"{t.algorithm.adv_estimator} compares the samples of a prompt",
+            "give at least 2; 8 to 16 is usual",
+            Stage.NEVER,
+        )
 
 
 def clip_range_is_one(t: Trial) -> Iterator[Problem]:
@@ -277,31 +351,45 @@ def clip_range_is_one(t: Trial) -> Iterator[Problem]:
     a = t.algorithm
     if a.loss_mode != "cispo" and not 0 < a.clip_ratio_low < 1:
         yield Problem(
-            "algorithm.clip_ratio_low", a.clip_ratio_low, f"{a.loss_mode} clips the ratio at 1 - this",
-            "give a number between 0 and 1; 0.2 is usual (gspo: 3e-4)", Stage.NEVER,
-        )  # fmt: skip
+            "algorithm.clip_ratio_low",
+            a.clip_ratio_low,
+            f"{a.loss_mode} clips the ratio at 1 - this",
+            "give a number between 0 and 1; 0.2 is usual (gspo: 3e-4)",
+            Stage.NEVER,
+        )
     if a.loss_mode == "vanilla" and a.clip_ratio_c <= 1:
         yield Problem("algorithm.clip_ratio_c", a.clip_ratio_c, "must be above 1", "3 is usual", Stage.UPDATE)
     if a.loss_mode == "gspo" and a.clip_ratio_high > 0.05:
         yield Problem(
-            "algorithm.clip_ratio_high", a.clip_ratio_high,
+            "algorithm.clip_ratio_high",
+            a.clip_ratio_high,
             "gspo's ratio is of a whole sequence and stays within thousandths of 1: nothing would be clipped",
-            "3e-4 and 4e-4 are usual", Stage.NEVER, Severity.WARNING,
-        )  # fmt: skip
+            "3e-4 and 4e-4 are usual",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
 
 
 def one_kl_is_enough(t: Trial) -> Iterator[Problem]:
     a = t.algorithm
     if a.use_kl_loss and a.use_kl_in_reward:
         yield Problem(
-            "algorithm.use_kl_in_reward", True, "and use_kl_loss penalise the same distance twice",
-            "keep one of them", Stage.NEVER, Severity.WARNING,
-        )  # fmt: skip
+            "algorithm.use_kl_in_reward",
+            True,
+            "and use_kl_loss penalise the same distance twice",
+            "keep one of them",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
     if a.use_kl_loss and a.kl_loss_coef == 0:
         yield Problem(
-            "algorithm.kl_loss_coef", 0, "a reference model would run every step for nothing",
-            "set algorithm.use_kl_loss=false", Stage.NEVER, Severity.WARNING,
-        )  # fmt: skip
+            "algorithm.kl_loss_coef",
+            0,
+            "a reference model would run every step for nothing",
+            "set algorithm.use_kl_loss=false",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
 
 
 def correction_threshold_is_readable(t: Trial) -> Iterator[Problem]:
@@ -316,30 +404,43 @@ def correction_threshold_is_readable(t: Trial) -> Iterator[Problem]:
         good = False
     if not good:
         yield Problem(
-            "rollout.correction_is_threshold", text, "is neither a cap nor low_high",
-            "try '2.0' (TIS) or '0.5_5' (IcePop), in quotes", Stage.START,
-        )  # fmt: skip
+            "rollout.correction_is_threshold",
+            text,
+            "is neither a cap nor low_high",
+            "try '2.0' (TIS) or '0.5_5' (IcePop), in quotes",
+            Stage.START,
+        )
 
 
 def temperature_leaves_diversity(t: Trial) -> Iterator[Problem]:
     if t.rollout.temperature == 0:
         yield Problem(
-            "rollout.temperature", 0.0, "all samples of a group would be the same", "0.9 to 1.0 is usual", Stage.ROLLOUT
+            "rollout.temperature",
+            0.0,
+            "all samples of a group would be the same",
+            "0.9 to 1.0 is usual",
+            Stage.ROLLOUT,
         )
     elif t.rollout.temperature < 0.5:
         yield Problem(
-            "rollout.temperature", t.rollout.temperature, "leaves little diversity in a group",
-            "0.9 to 1.0 is usual", Stage.NEVER, Severity.WARNING,
-        )  # fmt: skip
+            "rollout.temperature",
+            t.rollout.temperature,
+            "leaves little diversity in a group",
+            "0.9 to 1.0 is usual",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
 
 
 def overlong_buffer_fits(t: Trial) -> Iterator[Problem]:
     if t.reward.manager == "dapo" and t.reward.overlong_buffer_len > t.trainer.max_response_length:
         yield Problem(
-            "reward.overlong_buffer_len", t.reward.overlong_buffer_len,
+            "reward.overlong_buffer_len",
+            t.reward.overlong_buffer_len,
             f"is above trainer.max_response_length = {t.trainer.max_response_length}",
-            f"give at most {t.trainer.max_response_length}", Stage.ROLLOUT,
-        )  # fmt: skip
+            f"give at most {t.trainer.max_response_length}",
+            Stage.ROLLOUT,
+        )
 
 
 # --- files and keys
@@ -356,7 +457,7 @@ def files_exist(t: Trial) -> Iterator[Problem]:
     named = [(f"data.{n}", f) for n in ("train_files", "val_files") for f in getattr(t.data, n)]
     if t.reward.function_path is not None:
         named.append(("reward.function_path", t.reward.function_path))
-    for key, name in named + [("model.path", t.model.path)]:
+    for key, name in [*named, ("model.path", t.model.path)]:
         if name.startswith("embedded:"):
             if name.removeprefix("embedded:") not in assets.NAMES:
                 known = [f"embedded:{n}" for n in assets.NAMES]
@@ -364,7 +465,11 @@ def files_exist(t: Trial) -> Iterator[Problem]:
             continue
         if key == "model.path" and not name.startswith(("/", "~", ".")):
             continue  # the id of a model on a hub: not ours to look up here
-        if t.cluster.launcher == "local" and not name.startswith(("pkg://", "hdfs://")) and not Path(resolve(name)).exists():
+        if (
+            t.cluster.launcher == "local"
+            and not name.startswith(("pkg://", "hdfs://"))
+            and not Path(resolve(name)).exists()
+        ):
             yield Problem(key, name, "there is no such file", f"looked for {resolve(name)}", Stage.START)
         if key.startswith("data.") and Path(name).suffix not in (".parquet", ".json", ".jsonl"):
             yield Problem(key, name, "verl reads .parquet, .json and .jsonl", "convert it first", Stage.START)
@@ -381,13 +486,22 @@ def reward_function_is_there(t: Trial) -> Iterator[Problem]:
         yield Problem("reward.function_path", path, f"is no Python that can be read: {e}", "mend it", Stage.ROLLOUT)
         return
     names = [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
-    names += [target.id for n in tree.body if isinstance(n, ast.Assign) for target in n.targets if isinstance(target, ast.Name)]
+    names += [
+        target.id
+        for n in tree.body
+        if isinstance(n, ast.Assign)
+        for target in n.targets
+        if isinstance(target, ast.Name)
+    ]
     names += [a.asname or a.name for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names]
     if t.reward.function_name not in names:
         yield Problem(
-            "reward.function_name", t.reward.function_name, f"{path} has no such function",
-            suggest(t.reward.function_name, names) if names else "it defines none", Stage.ROLLOUT,
-        )  # fmt: skip
+            "reward.function_name",
+            t.reward.function_name,
+            f"{path} has no such function",
+            suggest(t.reward.function_name, names) if names else "it defines none",
+            Stage.ROLLOUT,
+        )
 
 
 def extra_keys_exist(t: Trial) -> Iterator[Problem]:
@@ -399,12 +513,17 @@ def extra_keys_exist(t: Trial) -> Iterator[Problem]:
     for key, value in extra.items():
         if key in without:
             yield Problem(
-                f"trainer.extra.{key}", value, f"is set by a field of its own, to {without[key]}",
+                f"trainer.extra.{key}",
+                value,
+                f"is set by a field of its own, to {without[key]}",
                 "use that field (see `hysweep show`)",
-            )  # fmt: skip
+            )
         elif key not in keys:
             yield Problem(
-                f"trainer.extra.{key}", value, f"verl {t.trainer.verl} has no such key", suggest(key, keys.defaults)
+                f"trainer.extra.{key}",
+                value,
+                f"verl {t.trainer.verl} has no such key",
+                suggest(key, keys.defaults),
             )
     for key in ours:
         if key not in keys and key not in extra:
@@ -415,7 +534,8 @@ def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
     """A field that somebody set and that the chosen algorithm, engine or mode never reads."""
     for leaf in ignored(t):
         needs = " and ".join(
-            f"{path} = {either('null' if v is None else v for v in alive)}" for path, alive in (leaf.knob.when or {}).items()
+            f"{path} = {either('null' if v is None else v for v in alive)}"
+            for path, alive in (leaf.knob.when or {}).items()
         )
         default = "null" if leaf.default is None else leaf.default
         yield Problem(leaf.path, leaf.value, f"has no effect: it needs {needs}", f"leave it at {default}", Stage.NEVER)
@@ -424,15 +544,23 @@ def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
 def steps_are_bounded(t: Trial) -> Iterator[Problem]:
     if t.trainer.validate_every <= 0 and not t.trainer.validate_before:
         yield Problem(
-            "trainer.validate_every", t.trainer.validate_every, "nothing is ever validated",
-            "give a number of steps", Stage.NEVER, Severity.WARNING,
-        )  # fmt: skip
+            "trainer.validate_every",
+            t.trainer.validate_every,
+            "nothing is ever validated",
+            "give a number of steps",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
     steps = t.trainer.total_steps
     if steps and t.trainer.save_every > steps:
         yield Problem(
-            "trainer.save_every", t.trainer.save_every, f"is above trainer.total_steps = {steps}: only the end is saved",
-            f"give at most {steps}", Stage.NEVER, Severity.WARNING,
-        )  # fmt: skip
+            "trainer.save_every",
+            t.trainer.save_every,
+            f"is above trainer.total_steps = {steps}: only the end is saved",
+            f"give at most {steps}",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
 
 
 def trainer_values_without_extra(t: Trial) -> dict[str, object]:

@@ -17,9 +17,16 @@ from hysweep import __version__
 
 OVERRIDES = click.argument("overrides", nargs=-1, type=click.UNPROCESSED, shell_complete=lambda *a: _complete(*a))
 CONFIG_DIR = click.option(
-    "--config-dir", "config_dirs", multiple=True, metavar="DIR", help="Your own config groups; they win over the shipped."
+    "--config-dir",
+    "config_dirs",
+    multiple=True,
+    metavar="DIR",
+    help="Your own config groups; they win over the shipped.",
 )
-STUDY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path), shell_complete=lambda *a: _studies(*a))
+SWEEP = click.option("-m", "--multirun", is_flag=True, expose_value=False, hidden=True)  # a habit; needed by run alone
+STUDY = click.argument(
+    "directory", metavar="DIR", type=click.Path(path_type=Path), shell_complete=lambda *a: _studies(*a)
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
@@ -45,7 +52,8 @@ def hysweep() -> None:
 
 @hysweep.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog="Example: hysweep run -m algorithm=grpo,cispo 'trainer.learning_rate=tag(log,interval(1e-4,1e-2))' study.n_trials=8",
+    epilog="Example: hysweep run -m algorithm=grpo,cispo 'trainer.learning_rate=tag(log,interval(1e-4,1e-2))' "
+    "study.n_trials=8",
 )
 @click.option("-m", "--multirun", is_flag=True, help="Search the space that the overrides or the sweep file span.")
 @click.option("--detach", is_flag=True, help="Drive the study in the background; look with `hysweep status`.")
@@ -65,6 +73,7 @@ def run(overrides: tuple[str, ...], multirun: bool, detach: bool, config_dirs: t
 @click.option("--verl", is_flag=True, help="The exact trainer command instead.")
 @click.option("--doc", is_flag=True, help="Every field with its meaning and its trainer key instead.")
 @JSON
+@SWEEP
 @CONFIG_DIR
 @OVERRIDES
 def show(overrides: tuple[str, ...], verl: bool, doc: bool, as_json: bool, config_dirs: tuple[str, ...]) -> None:
@@ -77,6 +86,7 @@ def show(overrides: tuple[str, ...], verl: bool, doc: bool, as_json: bool, confi
 @hysweep.command(epilog="Example: hysweep check experiment=hy3_dapo_math parallelism.expert=6")
 @click.option("--strict", is_flag=True, help="Warnings count as problems.")
 @JSON
+@SWEEP
 @CONFIG_DIR
 @OVERRIDES
 def check(overrides: tuple[str, ...], strict: bool, as_json: bool, config_dirs: tuple[str, ...]) -> None:
@@ -88,6 +98,7 @@ def check(overrides: tuple[str, ...], strict: bool, as_json: bool, config_dirs: 
 
 @hysweep.command(epilog="Example: hysweep plan sweep=hy3_algorithms")
 @JSON
+@SWEEP
 @CONFIG_DIR
 @OVERRIDES
 def plan(overrides: tuple[str, ...], as_json: bool, config_dirs: tuple[str, ...]) -> None:

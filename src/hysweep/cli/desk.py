@@ -60,7 +60,16 @@ def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_js
         return 1 if bad else 0
     print_problems(looked)
     count = f"{len(looked)} trial{'s'[: len(looked) != 1]} looked at"
-    click.echo(f"{count}: " + (f"{len(bad)} cannot run" if bad else "no problem found" if not any(p.problems for p in looked) else "all can run"))
+    click.echo(
+        f"{count}: "
+        + (
+            f"{len(bad)} cannot run"
+            if bad
+            else "no problem found"
+            if not any(p.problems for p in looked)
+            else "all can run"
+        )
+    )
     return 1 if bad else 0
 
 
@@ -93,7 +102,11 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
         click.echo(json.dumps(facts | {"problems": problems, "first_job": job.as_dict()}, indent=1, default=str))
         return 0 if feasible else 1
     for name, value in facts.items():
-        click.echo(f"{name.replace('_', ' '):>20}  {value:,.0f}" if isinstance(value, float) else f"{name.replace('_', ' '):>20}  {value}")
+        click.echo(
+            f"{name.replace('_', ' '):>20}  {value:,.0f}"
+            if isinstance(value, float)
+            else f"{name.replace('_', ' '):>20}  {value}"
+        )
     for key, text in {k: _text(d) for k, d in definition.space.items()}.items():
         click.echo(f"{'varies':>20}  {key} = {text}")
     print_problems(looked)
@@ -118,7 +131,11 @@ def doctor(as_json: bool) -> int:
         mark = "[green]ok[/]" if f.is_good else "[red]missing[/]" if f.is_needed else "[yellow]none[/]"
         table.add_row(mark, f.name, f.found, "" if f.is_good else f.cure)
     Console().print(table)
-    click.echo("real verl runs here: hysweep run" if not broken else f"real verl cannot run here: {len(broken)} things are missing")
+    click.echo(
+        "real verl runs here: hysweep run"
+        if not broken
+        else f"real verl cannot run here: {len(broken)} things are missing"
+    )
     return 1 if broken else 0
 
 
@@ -131,10 +148,17 @@ def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
     for problem, where in seen.items():
         at = ""
         if len(looked) > 1:
-            at = f"  [{len(where)} of {len(looked)} trials" + (f", as {_point(where[0].point)}]" if len(where) < len(looked) else "]")
+            at = f"  [{len(where)} of {len(looked)} trials" + (
+                f", as {_point(where[0].point)}]" if len(where) < len(looked) else "]"
+            )
         word = "warning" if problem.severity is Severity.WARNING else "problem"
-        late = {"never": "it would be ignored", "compose": "the trainer refuses it"}.get(problem.stage, f"it would fail at {problem.stage}")
-        click.echo(f"{click.style(word, fg='yellow' if word == 'warning' else 'red')}: {problem} ({late}){at}", err=err)
+        late = {"never": "it would be ignored", "compose": "the trainer refuses it"}.get(
+            problem.stage, f"it would fail at {problem.stage}"
+        )
+        click.echo(
+            f"{click.style(word, fg='yellow' if word == 'warning' else 'red')}: {problem} ({late}){at}",
+            err=err,
+        )
 
 
 def _launch_plan(job: Any) -> str:
@@ -154,7 +178,9 @@ def _show_fields(as_json: bool) -> None:
         return
     for row in rows:
         unit = f" [{row['unit']}]" if row["unit"] else ""
-        click.echo(f"{row['field']}{unit}\n    {row['doc']}" + (f"\n    -> {', '.join(row['keys'])}" if row["keys"] else ""))
+        click.echo(
+            f"{row['field']}{unit}\n    {row['doc']}" + (f"\n    -> {', '.join(row['keys'])}" if row["keys"] else "")
+        )
 
 
 def _preview_json(p: Preview) -> dict[str, Any]:

@@ -16,7 +16,18 @@ from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.schema import BadInput, Problem, suggest
 from hysweep.study import NothingFeasible, begin
 
-HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--hydra-help", "--shell-completion", "-sc")
+HYDRA_FLAGS = (
+    "--cfg",
+    "-c",
+    "--info",
+    "-i",
+    "--resolve",
+    "--package",
+    "-p",
+    "--hydra-help",
+    "--shell-completion",
+    "-sc",
+)
 
 
 def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_dirs: Sequence[Path]) -> int:
@@ -81,7 +92,9 @@ def run_study(arguments: list[str], is_sweep: bool, config_dirs: Sequence[Path],
         print_problems(e.looked, err=True)
         return 1
     trials = begun.definition.n_trials
-    click.echo(f"study {begun.definition.study.name}: {trials} trial{'s'[: trials != 1]}, in {shown(begun.directory.path)}")
+    click.echo(
+        f"study {begun.definition.study.name}: {trials} trial{'s'[: trials != 1]}, in {shown(begun.directory.path)}"
+    )
     return drive(begun.directory, begun.changes, detach)
 
 
@@ -102,7 +115,14 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             if word in ("--cfg", "-c", "--info", "-i", "--package", "-p"):
                 flags += [v for v in [next(rest, None)] if v is not None]
         elif word.startswith("-"):
-            raise BadInput(Problem(word, "", "there is no such option", suggest(word, ["-m", "--multirun", "--detach", "--config-dir", *HYDRA_FLAGS])))
+            raise BadInput(
+                Problem(
+                    word,
+                    "",
+                    "there is no such option",
+                    suggest(word, ["-m", "--multirun", "--detach", "--config-dir", *HYDRA_FLAGS]),
+                )
+            )
         else:
             overrides.append(word)
     return flags, overrides

@@ -139,9 +139,15 @@ def cancel(path: Path, addresses: list[str]) -> int:
             controller.__exit__()
     stopped = [t for t in open_ones if t.state().cause is Cause.CANCELLED]
     left = [t for t in open_ones if not t.state().is_final]
-    click.echo(f"stopped {len(stopped)} of {len(open_ones)} trials that were open" + (f"; go on: hysweep resume {shown(directory.path)}" if not chosen else ""))
+    click.echo(
+        f"stopped {len(stopped)} of {len(open_ones)} trials that were open"
+        + (f"; go on: hysweep resume {shown(directory.path)}" if not chosen else "")
+    )
     for trial in left:
-        click.echo(f"trial {trial.number} has not ended yet; look again with hysweep status {shown(directory.path)}", err=True)
+        click.echo(
+            f"trial {trial.number} has not ended yet; look again with hysweep status {shown(directory.path)}",
+            err=True,
+        )
     return 1 if left else 0
 
 
@@ -167,7 +173,9 @@ def _trial(directory: StudyDirectory, address: str) -> TrialDirectory:
     trial = directory.find(address)
     if trial is None:
         known = [f"{t.number} ({t.id[:6]})" for t in directory.trials()]
-        raise BadInput(Problem("TRIAL", address, "names no trial, or more than one", f"there is {', '.join(known) or 'none'}"))
+        raise BadInput(
+            Problem("TRIAL", address, "names no trial, or more than one", f"there is {', '.join(known) or 'none'}")
+        )
     return trial
 
 
@@ -175,7 +183,12 @@ def _changes(overrides: list[str]) -> dict[str, object]:
     """`study.n_trials=12` and the like. Raises BadInput for what cannot change when a study goes on."""
     given = {o.partition("=")[0].lstrip("+") for o in overrides}
     if faults := [
-        Problem(key, "", "cannot change when a study goes on", f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can")
+        Problem(
+            key,
+            "",
+            "cannot change when a study goes on",
+            f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can",
+        )
         for key in sorted(given)
         if key.removeprefix("study.") not in CHANGEABLE or not key.startswith("study.")
     ]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.config_store import ConfigStore
@@ -80,7 +81,12 @@ class Composer:
         for d in self.dirs:
             if not d.is_dir():
                 raise BadInput(
-                    Problem("--config-dir", d, "is no directory", "give the directory that holds your config groups")
+                    Problem(
+                        "--config-dir",
+                        d,
+                        "is no directory",
+                        "give the directory that holds your config groups",
+                    )
                 )
         ConfigStore.instance().store("hysweep_root", Root)
         Plugins.instance()  # registers the file sources that the loader uses
@@ -99,7 +105,9 @@ class Composer:
         _collect(Root, "", types, dicts)
         aliases = {key: leaf.path for leaf in all_leaves() for key in leaf.knob.keys}
         groups = [g for g in self._loader.get_group_options("", ObjectType.GROUP) if g != "hydra"]
-        return Vocabulary(types, {g: self._loader.get_group_options(g, ObjectType.CONFIG) for g in groups}, dicts, aliases)
+        return Vocabulary(
+            types, {g: self._loader.get_group_options(g, ObjectType.CONFIG) for g in groups}, dicts, aliases
+        )
 
     def compose(self, overrides: Iterable[str] = ()) -> Composition:
         """One command line (with or without ranges in it) as a base trial and a space around it.
@@ -124,8 +132,9 @@ class Composer:
 
     def point(self, fixed: Sequence[str], space: dict[str, Dimension], point: dict[str, Any]) -> Trial:
         """The trial at one point of a space."""
-        varied = tuple(f"{key}={space[key].text(value)}" if key in space else f"{key}={value}"
-                       for key, value in point.items())
+        varied = tuple(
+            f"{key}={space[key].text(value)}" if key in space else f"{key}={value}" for key, value in point.items()
+        )
         return self._typed(self._load((*fixed, *varied)))[0]
 
     def snapshot(self) -> dict[str, str]:
@@ -140,11 +149,23 @@ class Composer:
 
     def _load(self, overrides: Sequence[str]) -> DictConfig:
         try:
-            return self._loader.load_configuration(
-                "config", list(overrides), run_mode=RunMode.RUN, from_shell=False
-            )
-        except (HydraException, OmegaConfBaseException) as e:
-            raise BadInput(self._explain(e, overrides)) from e
+            return self._loader.load_configuration("config", list(overrides), run_mode=RunMode.RUN, from_shell=False)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, AttributeError, TypeError) as e:
+            # the last three: a file that is no YAML, or a list where a mapping must be
+            raise BadInput(*(self._broken_files() or [self._explain(e, overrides)])) from e
+
+    def _broken_files(self) -> list[Problem]:
+        """The files of a user's own groups that are no YAML mapping: looked for once something went wrong."""
+        faults = []
+        for path in (p for d in self.dirs if d != SHIPPED for p in sorted(d.rglob("*.yaml"))):
+            try:
+                content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            except (yaml.YAMLError, OSError, UnicodeDecodeError) as e:
+                faults.append(Problem(str(path), "unreadable", " ".join(str(e).split()), "mend the file"))
+                continue
+            if content is not None and not isinstance(content, dict):
+                faults.append(Problem(str(path), type(content).__name__, "is no mapping", "write `key: value` lines"))
+        return faults
 
     def _typed(self, cfg: DictConfig) -> tuple[Trial, Study]:
         try:
@@ -200,7 +221,7 @@ class Composer:
         key = cause.full_key or (str(cause.key) if cause.key is not None else "config")
         value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0].lstrip("+") == key), "")
         why = (cause.msg or str(cause)).splitlines()[0]
-        if "???" in why or "MISSING" in why.upper() and key in self.words.fields:
+        if "???" in why or ("MISSING" in why.upper() and key in self.words.fields):
             return Problem(key, "(missing)", "needs a value", f"give {key}=...")
         if not self.words.knows(key):
             return Problem(key, value, "there is no such key", suggest(key, self.words.fields))
@@ -221,7 +242,8 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
             low, high = k.low, k.high
             if value != value or (low is not None and value < low) or (high is not None and value > high):
                 span = " and ".join(
-                    ([f"at least {low:g}"] if low is not None else []) + ([f"at most {high:g}"] if high is not None else [])
+                    ([f"at least {low:g}"] if low is not None else [])
+                    + ([f"at most {high:g}"] if high is not None else [])
                 )
                 faults.append(Problem(leaf.path, value, "is out of range", f"give {span or 'a number'}"))
     return faults

@@ -65,7 +65,10 @@ class Vocabulary:
         if key in self.aliases:
             return Problem(key, value, "is the trainer's name for it", f"here it is {self.aliases[key]}")
         return Problem(
-            key, value, "there is no such key", suggest(key, self.fields if "." in key else [*self.groups, *self.fields])
+            key,
+            value,
+            "there is no such key",
+            suggest(key, self.fields if "." in key else [*self.groups, *self.fields]),
         )
 
 
@@ -83,7 +86,7 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
             problems.append(Problem(key, right, _first_line(e), GRAMMAR_CURE))
             continue
         key = override.key_or_group.removeprefix("/")
-        if key.startswith("hydra.") or key.startswith("hydra/") or key == "hydra":
+        if key.startswith(("hydra.", "hydra/")) or key == "hydra":
             continue  # how Hydra itself runs: not a matter of what a trial is
         if override.is_sweep_override():
             try:
@@ -140,9 +143,7 @@ def _dimension(key: str, override: Override, words: Vocabulary) -> Dimension:
     if isinstance(value, Glob):
         names = value.filter(words.groups.get(key, []))
         if not names:
-            raise BadInput(
-                Problem(key, text, "matches none of its options", suggest(key, words.groups.get(key, [])))
-            )
+            raise BadInput(Problem(key, text, "matches none of its options", suggest(key, words.groups.get(key, []))))
         return Choice(key, tuple(names), tuple(names))
     if isinstance(value, IntervalSweep):
         return _interval(key, text, value, words)

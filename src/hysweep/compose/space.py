@@ -70,11 +70,7 @@ def grid(space: dict[str, Dimension]) -> Iterator[dict[str, Any]]:
     *others, last = space
     for point in grid({key: space[key] for key in others}):
         dimension = space[last]
-        values: Any = (
-            dimension
-            if isinstance(dimension, Choice)
-            else range(int(dimension.low), int(dimension.high) + 1)
-        )
+        values: Any = dimension if isinstance(dimension, Choice) else range(int(dimension.low), int(dimension.high) + 1)
         for value in values:
             yield point | {last: value}
 

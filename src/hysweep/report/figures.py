@@ -25,14 +25,25 @@ MOST_POINTS = 500
 LEAST_POINTS = 40
 
 _DASHES = {Standing.PRUNED: "dash", Standing.FAILED: "dot", Standing.CANCELLED: "dot"}
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
+# plotly's name of a marker, and the character that stands for it in text. As many as there are colours.
+SYMBOLS = (
+    ("circle", "●"),
+    ("square", "■"),
+    ("diamond", "◆"),
+    ("triangle-up", "▲"),
+    ("cross", "✚"),
+    ("x", "✖"),
+    ("star", "★"),
+    ("hexagon", "⬢"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A curve that the page shows where the trainer wrote it: the first of `names` that occurs.
 
-    needs_gpu  it means nothing where the trainer ran on a CPU
+    needs_gpu      it means nothing where the trainer ran on a CPU
+    spans_decades  a logarithmic axis serves it better where its extremes lie far apart
     """
 
     name: str
@@ -41,6 +52,7 @@ class Metric:
     unit: str = ""
     note: str = ""
     needs_gpu: bool = False
+    spans_decades: bool = False
 
 
 # In the order of the page. One row is one more figure.
@@ -53,15 +65,20 @@ METRICS = (
         unit="nats",
         note="Near zero the policy no longer explores.",
     ),
-    Metric("grad_norm", "Gradient norm", ("actor/grad_norm",), note="Of the actor, before it is clipped."),
     Metric(
-        "response", "Response length", ("response_length/mean",), unit="tokens", note="Mean of the samples."
+        "grad_norm",
+        "Gradient norm",
+        ("actor/grad_norm",),
+        note="Of the actor, before it is clipped.",
+        spans_decades=True,
     ),
+    Metric("response", "Response length", ("response_length/mean",), unit="tokens", note="Mean of the samples."),
     Metric(
         "probs_diff",
         "Rollout and training probabilities apart",
         ("training/rollout_probs_diff_mean",),
         note="Mean difference of a token's probability in the two engines; stable runs stay below 0.015.",
+        spans_decades=True,
     ),
     Metric("throughput", "Throughput", ("perf/throughput",), unit="tokens/s/GPU", note="Of the whole step."),
     Metric("mfu", "Model FLOPs utilisation", ("perf/mfu/actor",), note="Of the update.", needs_gpu=True),
@@ -123,18 +140,26 @@ def grouped(record: StudyRecord) -> Groups:
     for key in record.keys:
         values = {t.number: words.coordinate(t.point, key, record.space) for t in record.trials}
         is_choice = not any(isinstance(t.point.get(key), float) for t in record.trials)
-        if is_choice and (found := _groups(words.short_keys(record.keys)[key], values)):
+        if (
+            is_choice
+            and len(set(values.values())) <= len(SYMBOLS)
+            and (found := _groups(words.short_keys(record.keys)[key], values))
+        ):
             return found
-    if 1 < len(record.trials) <= len(_SYMBOLS):
+    if 1 < len(record.trials) <= len(SYMBOLS):
         return Groups("trial", tuple(f"trial {t.number}" for t in record.trials), _position(record))
     return Groups("", (next(iter(by_algorithm.values()), "") or "trials",), lambda trial: 0)
 
 
 def _groups(key: str, values: dict[int, str]) -> Groups | None:
+    """A colour for each value; the first ones keep theirs where there are more values than colours."""
     names = tuple(dict.fromkeys(values.values()))
-    if not 1 < len(names) <= len(_SYMBOLS):
+    if len(names) < 2:
         return None
-    return Groups(key, names, lambda trial: names.index(values[trial.number]))
+    if len(names) > len(SYMBOLS):
+        names = (*names[: len(SYMBOLS) - 1], "others")
+    places = {name: i for i, name in enumerate(names)}
+    return Groups(key, names, lambda trial: places.get(values[trial.number], len(names) - 1))
 
 
 def _position(record: StudyRecord) -> Callable[[TrialRecord], int]:
@@ -172,7 +197,7 @@ def _curve_figure(record: StudyRecord, groups: Groups, metric: Metric, name: str
         for (group, dash, is_best), part in sorted(lines.items(), key=lambda item: (item[0][2], item[0][0]))
     ]
     values = [v for _, _, curve in full for v in curve.values if math.isfinite(v)]
-    is_log = bool(values) and min(values) > 0 and max(values) > 100 * min(values)
+    is_log = metric.spans_decades and bool(values) and min(values) > 0 and max(values) > 50 * min(values)
     unit = metric.unit if record.has_gpu else metric.unit.replace("GPU", "slot")
     note = metric.note
     longest = max((len(curve) for _, _, curve in full), default=0)
@@ -184,11 +209,8 @@ def _curve_figure(record: StudyRecord, groups: Groups, metric: Metric, name: str
         note=f"{name}. {note}".strip(),
         traces=traces,
         layout={
-            "xaxis": {"title": {"text": "training step"}, "rangemode": "tozero"},
-            "yaxis": {
-                "title": {"text": ", ".join(filter(None, [unit, "log scale" if is_log else ""]))},
-                "type": "log" if is_log else "linear",
-            },
+            "xaxis": _axis("training step", rangemode="tozero"),
+            "yaxis": _axis(", ".join(filter(None, [unit, "log scale" if is_log else ""])), values if is_log else None),
         },
         table=_curve_table(record, metric, name, [(t, curve) for _, t, curve in full]),
         is_wide=metric.name == "objective",
@@ -196,9 +218,7 @@ def _curve_figure(record: StudyRecord, groups: Groups, metric: Metric, name: str
     )
 
 
-def _line(
-    group: int, dash: str, is_best: bool, part: Sequence[tuple[int, Curve]], is_sparse: bool
-) -> dict[str, Any]:
+def _line(group: int, dash: str, is_best: bool, part: Sequence[tuple[int, Curve]], is_sparse: bool) -> dict[str, Any]:
     """All trials of one look as one trace, with gaps between: few traces draw fast, however many trials."""
     steps, values, trials = array("q"), array("d"), []
     for i, curve in part:
@@ -215,15 +235,13 @@ def _line(
         "trials": trials,
         "group": group,
         "opacity": 1 if is_best else 0.75,
-        "line": {"dash": dash, "width": 3 if is_best else 1.5},
+        "line": {"dash": dash, "width": 2.5 if is_best else 1.5},
         "marker": {"size": 7 if is_best else 5},
         "connectgaps": False,
     }
 
 
-def _curve_table(
-    record: StudyRecord, metric: Metric, name: str, series: Sequence[tuple[TrialRecord, Curve]]
-) -> Table:
+def _curve_table(record: StudyRecord, metric: Metric, name: str, series: Sequence[tuple[TrialRecord, Curve]]) -> Table:
     def finite(curve: Curve) -> list[float]:
         return [v for v in curve.values if math.isfinite(v)]
 
@@ -256,7 +274,7 @@ def scatters(record: StudyRecord, groups: Groups) -> list[Figure]:
     """The objective against each number that varies; the learning rate first."""
     keys = [key for key in record.keys if _is_spread(record, key)]
     keys.sort(key=lambda key: not key.endswith("learning_rate"))
-    return [_scatter(record, groups, key) for key in keys]
+    return [_scatter(record, groups, key, is_wide=len(keys) == 1) for key in keys]
 
 
 def is_numeric(record: StudyRecord, key: str) -> bool:
@@ -274,7 +292,7 @@ def _is_spread(record: StudyRecord, key: str) -> bool:
     return len(measured) > 1
 
 
-def _scatter(record: StudyRecord, groups: Groups, key: str) -> Figure:
+def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Figure:
     measured = [
         (i, t)
         for i, t in enumerate(record.trials)
@@ -291,7 +309,7 @@ def _scatter(record: StudyRecord, groups: Groups, key: str) -> Figure:
             "y": packed([t.latest or 0.0 for _, t in part], "f8"),
             "trials": [[i, 1] for i, _ in part],
             "group": group,
-            "marker": {"size": 10, "symbol": _SYMBOLS[group % len(_SYMBOLS)] + ("" if is_done else "-open")},
+            "marker": {"size": 10, "symbol": SYMBOLS[group][0] + ("" if is_done else "-open")},
         }
         for (group, is_done), part in sorted(looks.items())
     ]
@@ -319,9 +337,8 @@ def _scatter(record: StudyRecord, groups: Groups, key: str) -> Figure:
         note="Filled: completed. Open: the last value of a trial that did not complete. Ring: the best.",
         traces=traces,
         layout={
-            "xaxis": {"title": {"text": _plot_text(key)}, "type": "log" if is_log else "linear"},
-            "yaxis": {"title": {"text": _plot_text(record.metric)}},
-            "hovermode": "closest",
+            "xaxis": _axis(_plot_text(key), [float(t.point[key]) for _, t in measured] if is_log else None),
+            "yaxis": _axis(_plot_text(record.metric)),
         },
         table=Table(
             f"data-scatter-{record.keys.index(key)}",
@@ -346,7 +363,7 @@ def _scatter(record: StudyRecord, groups: Groups, key: str) -> Figure:
                 for (_, t), value in zip(measured, values, strict=True)
             ],
         ),
-        is_wide=False,
+        is_wide=is_wide,
     )
 
 
@@ -366,9 +383,7 @@ def thinned(curve: Curve, limit: int) -> Curve:
         finite = [i for i in part if math.isfinite(curve.values[i])]
         gap = next((i for i in part if not math.isfinite(curve.values[i])), None)
         ends = (
-            {min(finite, key=curve.values.__getitem__), max(finite, key=curve.values.__getitem__)}
-            if finite
-            else set()
+            {min(finite, key=curve.values.__getitem__), max(finite, key=curve.values.__getitem__)} if finite else set()
         )
         keep += sorted(ends if gap is None else ends | {gap})
     keep.append(len(curve) - 1)
@@ -381,12 +396,20 @@ def packed(numbers: Sequence[float], kind: str) -> dict[str, str]:
     kind  u2: whole numbers below 65,536; f4: seven digits; f8: all digits
     """
     code, limit = {"u2": ("H", 65536.0), "f4": ("f", 3.4e38), "f8": ("d", math.inf)}[kind]
-    values: array[Any] = array(
-        code, numbers if kind == "u2" else [v if abs(v) < limit else math.nan for v in numbers]
-    )
+    values: array[Any] = array(code, numbers if kind == "u2" else [v if abs(v) < limit else math.nan for v in numbers])
     if sys.byteorder == "big":
         values.byteswap()
     return {"dtype": kind, "bdata": base64.b64encode(values.tobytes()).decode()}
+
+
+def _axis(title: str, logged: Sequence[float] | None = None, **more: Any) -> dict[str, Any]:
+    """An axis; a logarithmic one for the values in `logged`, labelled at 1, 2 and 5 where it spans few decades."""
+    axis = {"title": {"text": title}, "exponentformat": "e"} | more
+    if not logged:
+        return axis
+    decades = math.log10(max(logged) / min(logged))
+    digits = ".0~e" if max(logged) < 0.1 else "~g"
+    return axis | {"type": "log", "dtick": "D2" if decades < 2 else 1, "tickformat": digits}
 
 
 def _plot_text(text: str) -> str:

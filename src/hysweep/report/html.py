@@ -6,13 +6,15 @@ import csv
 import io
 import json
 import math
-import unicodedata
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 from urllib.parse import quote
 
+# What no page may hold: control characters, and halves of characters that JSON lets through.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _VOID = frozenset({"br", "hr", "input", "meta", "link", "img", "col"})
 
 
@@ -24,7 +26,7 @@ class Html(str):
 
 def text(of: object) -> Html:
     """Anything as text of a page: escaped, and without the characters that a page may not hold."""
-    return Html(escape("".join(c for c in str(of) if c in "\n\t" or unicodedata.category(c) != "Cc")))
+    return Html(escape(_FORBIDDEN.sub("", str(of))))
 
 
 def element(tag: str, /, *children: object, **attributes: object) -> Html:
@@ -99,13 +101,11 @@ class Table:
         head = element("thead", element("tr", *(self._head(c) for c in self.columns)))
         body = element("tbody", *(self._row(row) for row in self.rows))
         table = element("table", caption, head, body, id=self.name)
-        return element(
-            "div", table, class_="wide", role="region", tabindex=0, aria_labelledby=f"{self.name}-c"
-        )
+        return element("div", table, class_="wide", role="region", tabindex=0, aria_labelledby=f"{self.name}-c")
 
     def csv_link(self) -> Html:
         """The rows as a file that is part of the page itself."""
-        uri = "data:text/csv;charset=utf-8," + quote(self.csv(), safe=",/:()[]=.-_")
+        uri = "data:text/csv;charset=utf-8," + quote(self.csv(), safe=",/:()[]=.-_", errors="replace")
         return element(
             "a",
             "CSV",
@@ -135,11 +135,7 @@ class Table:
     def _row(self, row: Row) -> Html:
         cells = []
         for column, cell in zip(self.columns, row.cells, strict=True):
-            value = (
-                cell.value
-                if isinstance(cell.value, (int, float)) and not isinstance(cell.value, bool)
-                else None
-            )
+            value = cell.value if isinstance(cell.value, (int, float)) and not isinstance(cell.value, bool) else None
             if isinstance(value, float) and not math.isfinite(value):
                 value = None
             cells.append(

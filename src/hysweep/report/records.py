@@ -285,10 +285,8 @@ class StudyRecord:
 
         def key(trial: TrialRecord) -> tuple[int, float, int]:
             value = trial.latest
-            if value is None or not math.isfinite(value):
-                badness = math.inf
-            else:
-                badness = -value if self.is_maximised else value
+            known = math.inf if value is None or not math.isfinite(value) else value
+            badness = -known if self.is_maximised and known != math.inf else known
             return group.get(trial.standing, order.index(trial.standing)), badness, trial.number
 
         return tuple(sorted(self.trials, key=key))

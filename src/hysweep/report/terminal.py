@@ -112,17 +112,15 @@ def change_line(before: TrialRecord | None, after: TrialRecord, study: StudyReco
 
 def _circumstances(before: TrialRecord | None, after: TrialRecord, study: StudyRecord) -> str:
     if not after.state.is_final:
-        if before and after.state.attempt > max(1, before.state.attempt):
-            previous = after.attempts[-2] if len(after.attempts) > 1 else None
-            why = f" after {previous.cause}" if previous and previous.cause else ""
-            return f", attempt {after.state.attempt}{why}"
-        return ""
+        is_next = after.state.attempt > 1 and before and before.state.attempt != after.state.attempt
+        attempt = f", attempt {after.state.attempt}" if is_next else ""
+        return attempt + (f" ({after.state.reason})" if after.state.reason and not is_next else "")
     last = after.attempts[-1] if after.attempts else None
     phase = f" in {last.phase}" if last and last.phase is not Phase.UNKNOWN else ""
     if after.standing is Standing.COMPLETED:
         phase = ""
     at = f" at step {after.last_step}" if after.last_step is not None else " before the first step"
-    if after.standing is Standing.INFEASIBLE:
+    if after.standing is Standing.INFEASIBLE or after.reason.startswith("at step "):
         at = ""
     remarks = [after.reason] if after.reason else []
     if after.standing is Standing.COMPLETED:

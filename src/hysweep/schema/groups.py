@@ -125,7 +125,12 @@ class Parallelism:
     name: str = knob(doc="name in tables and labels", learned=False)
     engine: str = knob("fsdp2", "what trains", choices=("fsdp2", "megatron"), learned=False)
     tensor: int = knob(
-        1, "tensor parallel size", f"{MEGATRON}.tensor_model_parallel_size", when=ON_MEGATRON, learned=False, low=1
+        1,
+        "tensor parallel size",
+        f"{MEGATRON}.tensor_model_parallel_size",
+        when=ON_MEGATRON,
+        learned=False,
+        low=1,
     )
     pipeline: int = knob(
         1,
@@ -144,10 +149,20 @@ class Parallelism:
         low=1,
     )
     context: int = knob(
-        1, "context parallel size", f"{MEGATRON}.context_parallel_size", when=ON_MEGATRON, learned=False, low=1
+        1,
+        "context parallel size",
+        f"{MEGATRON}.context_parallel_size",
+        when=ON_MEGATRON,
+        learned=False,
+        low=1,
     )
     expert: int = knob(
-        1, "expert parallel size", f"{MEGATRON}.expert_model_parallel_size", when=ON_MEGATRON, learned=False, low=1
+        1,
+        "expert parallel size",
+        f"{MEGATRON}.expert_model_parallel_size",
+        when=ON_MEGATRON,
+        learned=False,
+        low=1,
     )
     expert_tensor: int | None = knob(
         None,
@@ -162,9 +177,7 @@ class Parallelism:
 @dataclass(kw_only=True, slots=True)
 class Memory:
     name: str = knob(doc="name in tables and labels", learned=False)
-    param_offload: bool = knob(
-        False, "parameters and gradients wait on the host while others run", learned=False
-    )
+    param_offload: bool = knob(False, "parameters and gradients wait on the host while others run", learned=False)
     optimizer_offload: bool = knob(False, "the optimizer waits on the host while others run", learned=False)
     recompute_granularity: str | None = knob(
         None,
@@ -281,9 +294,7 @@ class Rollout:
     max_num_seqs: int = knob(
         256, "sequences that run at once in a replica", f"{ROLLOUT}.max_num_seqs", learned=False, low=1
     )
-    enforce_eager: bool = knob(
-        False, "no CUDA graphs", f"{ROLLOUT}.enforce_eager", when=ON_VLLM, learned=False
-    )
+    enforce_eager: bool = knob(False, "no CUDA graphs", f"{ROLLOUT}.enforce_eager", when=ON_VLLM, learned=False)
     free_cache_engine: bool = knob(
         True, "give the cache's memory back while training", f"{ROLLOUT}.free_cache_engine", learned=False
     )
@@ -305,23 +316,17 @@ class Data:
     )
     filter_overlong_prompts: bool = knob(False, "drop longer prompts first", "data.filter_overlong_prompts")
     shuffle: bool = knob(True, "shuffle the training set", "data.shuffle")
-    loader_workers: int = knob(
-        8, "processes that load rows", "data.dataloader_num_workers", learned=False, low=0
-    )
+    loader_workers: int = knob(8, "processes that load rows", "data.dataloader_num_workers", learned=False, low=0)
 
 
 @dataclass(kw_only=True, slots=True)
 class Reward:
     name: str = knob(doc="name in tables and labels")
-    manager: str = knob(
-        "naive", "how a reward is computed", "reward.reward_manager.name", choices=("naive", "dapo")
-    )
+    manager: str = knob("naive", "how a reward is computed", "reward.reward_manager.name", choices=("naive", "dapo"))
     function_path: str | None = knob(
         None, "Python file with a reward function; null: verl's routing by data_source; embedded:reward"
     )
-    function_name: str = knob(
-        "compute_score", "its name there", "reward.custom_reward_function.name"
-    )
+    function_name: str = knob("compute_score", "its name there", "reward.custom_reward_function.name")
     overlong_buffer_len: int = knob(
         0,
         "DAPO: the last tokens of the response length in which a penalty grows; 0: none",
@@ -343,15 +348,11 @@ class Trainer:
     weight_decay: float = knob(0.01, "of the actor's optimizer", f"{ACTOR}.optim.weight_decay", low=0)
     grad_clip: float = knob(1.0, "largest norm of the gradient", low=0)
     train_batch_size: int = knob(128, "prompts a step", "data.train_batch_size", unit="prompts", low=1)
-    mini_batch_size: int = knob(
-        128, "prompts an update", f"{ACTOR}.ppo_mini_batch_size", unit="prompts", low=1
-    )
+    mini_batch_size: int = knob(128, "prompts an update", f"{ACTOR}.ppo_mini_batch_size", unit="prompts", low=1)
     max_prompt_length: int = knob(
         512, "prompts are cut or dropped beyond it", "data.max_prompt_length", unit="tokens", low=1
     )
-    max_response_length: int = knob(
-        1024, "longest answer", "data.max_response_length", unit="tokens", low=1
-    )
+    max_response_length: int = knob(1024, "longest answer", "data.max_response_length", unit="tokens", low=1)
     use_dynamic_batch: bool = knob(
         True, "micro batches by token budget, not by count", f"{ACTOR}.use_dynamic_bsz", learned=False
     )
@@ -385,8 +386,11 @@ class Trainer:
         low=1,
     )
     total_steps: int | None = knob(
-        None, "steps of training; null: as many as total_epochs make", "trainer.total_training_steps",
-        learned=False, low=1,
+        None,
+        "steps of training; null: as many as total_epochs make",
+        "trainer.total_training_steps",
+        learned=False,
+        low=1,
     )
     total_epochs: int = knob(1, "passes over the training set", "trainer.total_epochs", low=1)
     validate_before: bool = knob(True, "validate before the first step", "trainer.val_before_train", learned=False)
@@ -396,9 +400,12 @@ class Trainer:
         None, "older ones are deleted; null: keep all", "trainer.max_actor_ckpt_to_keep", learned=False, low=1
     )
     extra: dict[str, Any] = knob(
-        factory=dict, doc="any other key of the trainer, as in trainer.extra.actor_rollout_ref.actor.ppo_epochs=2"
+        factory=dict,
+        doc="any other key of the trainer, as in trainer.extra.actor_rollout_ref.actor.ppo_epochs=2",
     )
-    seed: int = knob(1, "of data order and sampling", "data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed", low=0)
+    seed: int = knob(
+        1, "of data order and sampling", "data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed", low=0
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -406,8 +413,13 @@ class Cluster:
     name: str = knob(doc="name in tables and labels", learned=False)
     launcher: str = knob("local", "who starts jobs", choices=("local", "slurm"), learned=False)
     nodes: int = knob(1, "nodes a trial", "trainer.nnodes", learned=False, low=1)
-    gpus_per_node: int = knob(1, "GPUs a node; on a machine with none: worker slots", "trainer.n_gpus_per_node",
-                              learned=False, low=1)
+    gpus_per_node: int = knob(
+        1,
+        "GPUs a node; on a machine with none: worker slots",
+        "trainer.n_gpus_per_node",
+        learned=False,
+        low=1,
+    )
     gpu: str | None = knob(None, "kind of GPU; null: none, verl runs on the CPU", learned=False)
     gpu_memory_gib: float | None = knob(None, "memory of a GPU", unit="GiB", learned=False, low=1)
     cpus_per_node: int | None = knob(
@@ -425,7 +437,8 @@ class Cluster:
 class Tracking:
     name: str = knob(doc="name in tables and labels", learned=False)
     loggers: list[str] = knob(
-        factory=lambda: ["console", "file"], doc="where verl sends metrics; file is always among them",
+        factory=lambda: ["console", "file"],
+        doc="where verl sends metrics; file is always among them",
         learned=False,
     )
     project: str = knob("hysweep", "project of the runs", "trainer.project_name", learned=False)

@@ -17,15 +17,22 @@ class Pruner:
     min_steps: int = knob(1, "no trial is pruned before this step", unit="steps", learned=False, low=1)
     startup_trials: int = knob(2, "none is pruned before this many have ended", learned=False, low=0)
     percentile: float = knob(
-        50.0, "percentile: keep a trial that is among the best so many percent", learned=False, low=0, high=100
+        50.0,
+        "percentile: keep a trial that is among the best so many percent",
+        learned=False,
+        low=0,
+        high=100,
     )
     reduction_factor: int = knob(3, "hyperband: of each rung only one in so many goes on", learned=False, low=2)
 
 
 @dataclass(kw_only=True, slots=True)
 class Study:
-    name: str = knob("", "also the directory under `root`; empty: the sweep's name, or one made of the content",
-                     learned=False)
+    name: str = knob(
+        "",
+        "also the directory under `root`; empty: the sweep's name, or one made of the content",
+        learned=False,
+    )
     root: str = knob("outputs", "directory of all studies", learned=False)
     metric: str = knob("critic/score/mean", "what is optimised: any metric of the trainer", learned=False)
     reduce: str = knob("last", "how a curve becomes one value", choices=("last", "best", "mean_last"), learned=False)
@@ -35,8 +42,12 @@ class Study:
         None, "trials in total, also over restarts; null: every point of a finite space", learned=False, low=1
     )
     max_parallel: int = knob(1, "trials in flight", learned=False, low=1)
-    sampler: str = knob("tpe", "how the next point is chosen", choices=("tpe", "random", "cmaes", "nsgaii", "qmc"),
-                        learned=False)
+    sampler: str = knob(
+        "tpe",
+        "how the next point is chosen",
+        choices=("tpe", "random", "cmaes", "nsgaii", "qmc"),
+        learned=False,
+    )
     seed: int = knob(0, "of the search: the same seed asks the same points", learned=False, low=0)
     pruner: Pruner = field(default_factory=Pruner)
     enqueue: list[dict[str, Any]] = knob(
@@ -45,7 +56,5 @@ class Study:
     budget_gpu_hours: float | None = knob(
         None, "no new trial once so much is used; null: no limit", unit="GPU-hours", learned=False, low=0
     )
-    hung_after_min: int = knob(
-        60, "a job without progress for so long is cancelled", unit="min", learned=False, low=1
-    )
+    hung_after_min: int = knob(60, "a job without progress for so long is cancelled", unit="min", learned=False, low=1)
     poll_s: float = knob(1.0, "seconds between looks at the jobs", unit="s", learned=False, low=0.05)

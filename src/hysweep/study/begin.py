@@ -61,6 +61,11 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
         directory.create(definition.to_yaml(), composer.snapshot())
     except OSError as e:
         raise BadInput(
-            Problem("study.root", directory.path.parent, f"cannot be written: {e.strerror or e}", "give study.root=DIR")
+            Problem(
+                "study.root",
+                directory.path.parent,
+                f"cannot be written: {e.strerror or e}",
+                "give study.root=DIR",
+            )
         ) from e
     return Begun(definition, directory, True, {})

@@ -194,7 +194,8 @@ class Controller:
         mine = at.pop(trial.number)
         others = sorted(v for v in at.values() if v is not None)
         middle = others[len(others) // 2] if others else math.nan
-        return f"at step {step} {metric} was {mine:.4g}, the median of {len(others)} others {middle:.4g} ({study.pruner.name})"
+        there = f"the median of {len(others)} others {middle:.4g}" if others else "no other was that far"
+        return f"at step {step} {metric} was {mine:.4g}, {there} ({study.pruner.name})"
 
     def _after_attempt(self, trial: TrialDirectory, state: State, job: JobState) -> None:
         """A job is gone: why, what it cost, and what to do about it."""

@@ -109,7 +109,12 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
     """study.yaml back. Raises BadInput when the directory holds no study, or one that cannot be read."""
     if not directory.exists:
         raise BadInput(
-            Problem("DIR", directory.path, "holds no study", "give a directory that `hysweep run` printed, as in outputs/quickstart")
+            Problem(
+                "DIR",
+                directory.path,
+                "holds no study",
+                "give a directory that `hysweep run` printed, as in outputs/quickstart",
+            )
         )
     try:
         raw = OmegaConf.to_container(OmegaConf.load(directory.config_file))
@@ -145,16 +150,28 @@ def _check_enqueued(study: Study, space: dict[str, Dimension]) -> None:
         for key, value in point.items():
             dimension = space.get(key)
             if dimension is None:
-                faults.append(Problem(f"study.enqueue[{i}].{key}", value, "does not vary", f"choose of {', '.join(space)}"))
+                faults.append(
+                    Problem(f"study.enqueue[{i}].{key}", value, "does not vary", f"choose of {', '.join(space)}")
+                )
             elif isinstance(dimension, Choice) and value not in dimension.values:
                 faults.append(
-                    Problem(f"study.enqueue[{i}].{key}", value, "is not in the space", f"choose of {', '.join(dimension.texts)}")
+                    Problem(
+                        f"study.enqueue[{i}].{key}",
+                        value,
+                        "is not in the space",
+                        f"choose of {', '.join(dimension.texts)}",
+                    )
                 )
             elif isinstance(dimension, Interval) and not (
                 isinstance(value, (int, float)) and dimension.low <= value <= dimension.high
             ):
                 faults.append(
-                    Problem(f"study.enqueue[{i}].{key}", value, "is not in the space", f"give {dimension.low:g} to {dimension.high:g}")
+                    Problem(
+                        f"study.enqueue[{i}].{key}",
+                        value,
+                        "is not in the space",
+                        f"give {dimension.low:g} to {dimension.high:g}",
+                    )
                 )
     if faults:
         raise BadInput(*faults)

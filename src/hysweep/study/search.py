@@ -18,6 +18,7 @@ from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, PercentilePru
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from hysweep.compose import Choice, Dimension, grid
@@ -42,7 +43,7 @@ class Search:
         self._study = optuna.create_study(
             storage=JournalStorage(backend),
             study_name=definition.study.name,
-            direction=definition.study.direction,
+            direction=StudyDirection[definition.study.direction.upper()],
             sampler=RandomSampler(seed=0),
             pruner=_pruner(definition),
             load_if_exists=True,

@@ -1,10 +1,10 @@
 """The directory of a study and of its trials: the truth. Everything else is an index of it.
 
-    <study>/study.yaml  conf/  events.jsonl  ledger.jsonl  journal.log  lock  report.html
-            trials/0007-3fa9c1d2e4b5/   trial.yaml  point.json  state.json (one writer: the controller)
-                attempts/1/             job.json  overrides.txt  env.json  node.json (the claim)  driver.log
-                                        ray-0.log  metrics.jsonl  end.json
-                checkpoints/            shared by the attempts
+<study>/study.yaml  conf/  events.jsonl  ledger.jsonl  journal.log  lock  report.html
+        trials/0007-3fa9c1d2e4b5/   trial.yaml  point.json  state.json (one writer: the controller)
+            attempts/1/             job.json  overrides.txt  env.json  node.json (the claim)  driver.log
+                                    ray-0.log  metrics.jsonl  end.json
+            checkpoints/            shared by the attempts
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -68,11 +69,7 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole JSON object of a JSON-lines file; torn and foreign lines are passed over."""
-    try:
-        file = open(path, encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    with file:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
                 record = json.loads(line)

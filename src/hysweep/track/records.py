@@ -96,12 +96,19 @@ class Claim:
 
     host: str
     pid: int
-    created: float  # start time of that process, unix seconds: a pid alone may be somebody else's by now
+    created: float  # when it took the attempt, unix seconds
     boot: str = ""  # kernel boot id: after a reboot no process of an earlier boot runs
+    ticks: int = 0  # its start in clock ticks after boot: a pid alone may be somebody else's by now
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Claim:
-        return cls(host=d["host"], pid=d["pid"], created=d["created"], boot=d.get("boot", ""))
+        return cls(
+            host=d["host"],
+            pid=d["pid"],
+            created=d["created"],
+            boot=d.get("boot", ""),
+            ticks=d.get("ticks", 0),
+        )

@@ -1,0 +1,88 @@
+"""The commands of an attempt and the environment that they run in."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hysweep.compile.job import Job
+from hysweep.launch.processes import MARK
+from hysweep.track import AttemptDirectory
+
+# What a shell, an allocation or another cluster left behind and what would steer this job: which Ray to join,
+# which rank to be, how many there are. SLURM_CONF says where the scheduler is, not who we are.
+FOREIGN = re.compile(
+    r"(?!SLURM_CONF$)(?:SLURM_|SRUN_|SBATCH_|PMI_|PMIX_|PMI2_|OMPI_|SUBMITIT_|TORCHELASTIC_)"
+    r"|RAY_(?:ADDRESS|API_SERVER_ADDRESS|AUTH_|NAMESPACE$|RUNTIME_ENV|JOB_|RAYLET_|NODE_|CLIENT_|TMPDIR$|START_HOOK$)"
+    r"|(?:RANK|LOCAL_RANK|GROUP_RANK|NODE_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$"
+    r"|VERL_FILE_LOGGER_"
+)
+
+
+def foreign(environment: Mapping[str, str]) -> list[str]:
+    """The names in `environment` that a job must not inherit."""
+    return sorted(name for name in environment if FOREIGN.match(name))
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a node process gets of its submitter's environment; it runs elsewhere, so paths become absolute."""
+    kept = {name: value for name, value in environment.items() if not FOREIGN.match(name)}
+    if kept.get("PYTHONPATH"):
+        entries = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
+    return kept
+
+
+def settings(job: Job, attempt: AttemptDirectory) -> dict[str, str]:
+    """What is set for the trainer and for `ray start` alike: Ray's workers inherit from the latter."""
+    return job.env | {
+        MARK: identity(attempt),
+        "VERL_FILE_LOGGER_PATH": str(attempt.metrics_file.absolute()),
+        "PYTHONUNBUFFERED": "1",
+        # Ray's workers rename themselves, which overwrites the environment in /proc, and with it the mark.
+        "SPT_NOENV": "1",
+    }
+
+
+def identity(attempt: AttemptDirectory) -> str:
+    """The one spelling of an attempt's directory."""
+    return os.path.realpath(attempt.path)
+
+
+def prepare_commands(job: Job) -> list[list[str]]:
+    return [[sys.executable, *argv] for argv in job.prepare]
+
+
+def driver_command(job: Job) -> list[str]:
+    return [sys.executable, "-m", job.module, *job.overrides]
+
+
+def ray_command(job: Job, temporary: Path | str, client_port: int | str) -> list[str]:
+    """`ray start` of the head. Every port that can be left to the kernel is."""
+    optional = {
+        "--num-cpus": job.ray_cpus,
+        "--num-gpus": job.ray_gpus,
+        "--object-store-memory": None if job.object_store_gib is None else int(job.object_store_gib * 2**30),
+    }
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *("--port=0", "--node-ip-address=127.0.0.1", f"--temp-dir={temporary}"),
+        # Ray's client server has no way to be left out, only one to be elsewhere than on its fixed port.
+        *(f"--ray-client-server-port={client_port}", "--dashboard-agent-listen-port=0"),
+        *("--include-dashboard=false", "--disable-usage-stats"),
+        *(f"{option}={value}" for option, value in optional.items() if value is not None),
+    ]
+
+
+def ray_settings(token: str) -> dict[str, str]:
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Without it Ray replaces 127.0.0.1 by an address of the network and listens there, and a laptop that
+        # changes its network loses its cluster. It is Ray's own default on the systems in the name.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }

@@ -1,0 +1,61 @@
+"""What every launcher can do, and what it says of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from hysweep.compile.job import Job
+from hysweep.track import AttemptDirectory, Cause
+
+
+class JobStatus(StrEnum):
+    PENDING = "pending"  # taken, nothing of it runs yet
+    RUNNING = "running"
+    ENDED = "ended"  # nothing of it runs, and nothing of it ever will
+    UNKNOWN = "unknown"  # cannot be told from here and now; ask again
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One look at a job.
+
+    reason   in words, where there is something to say
+    cause    why it ended, where the launcher knows and the node could not write its end.json
+    started  unix seconds, None while pending or not known
+    """
+
+    state: JobStatus
+    reason: str = ""
+    cause: Cause | None = None
+    started: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state is JobStatus.ENDED
+
+
+class Launcher(Protocol):
+    """Starts attempts, looks at them and stops them. Holds nothing that a new one would not find on disk."""
+
+    def plan(self, job: Job, attempt: AttemptDirectory) -> str:
+        """Exactly what would be run, as text. Touches nothing."""
+        ...
+
+    def submit(self, attempt: AttemptDirectory) -> str:
+        """Start the attempt, whose job.json is written, and return its job id. Twice is once."""
+        ...
+
+    def find(self, attempt: AttemptDirectory) -> str | None:
+        """The job id of an attempt whose submitter died before it could note it; None: submit it again."""
+        ...
+
+    def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+        """One look at all of them."""
+        ...
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """Ask them to stop and return. Again is harmless, and in time turns from asking into killing."""
+        ...

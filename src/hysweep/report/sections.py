@@ -1,0 +1,645 @@
+"""The sections of the page: each a function of the study to markup, or to None where there is nothing to say.
+
+A new section is one more function in `SECTIONS`, a new curve one more row of `figures.METRICS`.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from typing import Any
+
+from hysweep.report import figures, words
+from hysweep.report.figures import SYMBOLS, Figure, Groups
+from hysweep.report.html import Cell, Column, Html, Row, Table, element, join
+from hysweep.report.records import SCORE, AttemptRecord, Standing, StudyRecord, TrialRecord
+from hysweep.schema.override import emit
+from hysweep.track import Cause, Phase
+
+# Ends of an attempt that nobody has to look into.
+_FINE = frozenset({Cause.COMPLETED, Cause.PRUNED, Cause.CANCELLED})
+
+
+class View:
+    """The record with what several sections need of it, made once."""
+
+    def __init__(self, record: StudyRecord) -> None:
+        self.record = record
+        self.groups: Groups = figures.grouped(record)
+        self.curves: list[Figure] = figures.curves(record, self.groups)
+        self.scatters: list[Figure] = figures.scatters(record, self.groups)
+
+    def data(self) -> dict[str, Any]:
+        """What the page's script works on. plotly reads a few tags in its texts, so these are escaped as well."""
+        trials = self.record.trials
+        return {
+            "groups": self.groups.names,
+            "numbers": [t.number for t in trials],
+            "points": [self.record.label(t) for t in trials],
+            "trials": [escape(f"trial {t.number} · {self.record.label(t)} · {t.word}") for t in trials],
+            "figures": {f.name: f.spec() for f in [*self.curves, *self.scatters]},
+        }
+
+
+# ---- head -------------------------------------------------------------------------------------------
+
+
+def header(view: View) -> Html:
+    record = view.record
+    faults = [element("p", fault, class_="warn") for fault in record.faults[:20]]
+    title = element("div", element("h1", record.name), _study_badge(record), class_="title")
+    started = join(["Started ", time_of(record.created), " · "]) if record.created else None
+    made = element("p", started, "page made ", time_of(record.read_at), class_="soft small")
+    return element("header", title, _question(record), made, *faults, _cards(view), class_="top")
+
+
+def _study_badge(record: StudyRecord) -> Html:
+    counts = record.counts
+    if record.is_live:
+        return _badge("running" if Standing.RUNNING in counts else "waiting", Standing.RUNNING)
+    if not record.trials:
+        return _badge("no trial yet", Standing.WAITING)
+    return _badge("finished", Standing.COMPLETED) if record.best else _badge("nothing completed", Standing.FAILED)
+
+
+def _question(record: StudyRecord) -> Html:
+    reduced = {
+        "last": "its last value",
+        "best": "its best value",
+        "mean_last": f"the mean of its last {record.setting('last')} values",
+    }.get(str(record.setting("reduce")), "")
+    pruner = record.settings.get("pruner")
+    pruner = pruner if isinstance(pruner, dict) else {}
+    n_trials = record.setting("n_trials")
+    parts: list[object] = [
+        "Maximise " if record.is_maximised else "Minimise ",
+        element("code", record.metric),
+        f" ({reduced})" if reduced else "",
+        f" over {n_trials} trials" if n_trials else " over every point of the space",
+        f", {record.setting('max_parallel')} at a time, sampler {record.setting('sampler')}",
+    ]
+    if pruner.get("name") not in (None, "none"):
+        parts += [f", pruner {pruner['name']}"]
+        if pruner.get("metric") not in (None, record.metric):
+            parts += [" on ", element("code", pruner["metric"])]
+    if record.budget_gpu_hours is not None:
+        parts += [f", at most {words.hours(record.budget_gpu_hours)} {record.hour_unit}"]
+    return element("p", *parts, ".", class_="question")
+
+
+# ---- summary ----------------------------------------------------------------------------------------------------
+
+
+def _cards(view: View) -> Html:
+    record = view.record
+    return element(
+        "div",
+        _best_card(record),
+        _trials_card(record),
+        _time_card(record),
+        *_cost_cards(record),
+        class_="cards",
+    )
+
+
+def _card(title: str, big: object, *notes: object) -> Html:
+    return element(
+        "div",
+        element("h2", title),
+        element("p", big, class_="big"),
+        *(element("p", n) for n in notes if n),
+        class_="card",
+    )
+
+
+def _best_card(record: StudyRecord) -> Html:
+    if record.best:
+        return _card("Best value", words.number(record.best.value), _trial_link(record, record.best))
+    leading = _leading(record)
+    if leading:
+        return _card("Ahead so far", words.number(leading.latest), _trial_link(record, leading))
+    return _card("Best value", words.NOTHING, "no trial has completed" + (" yet" if record.is_live else ""))
+
+
+def _trials_card(record: StudyRecord) -> Html:
+    counts = record.counts
+    bar = element(
+        "div",
+        *(element("span", class_=standing, style=f"flex-grow:{n}") for standing, n in counts.items()),
+        class_="bar",
+        aria_hidden="true",
+    )
+    told = join(
+        (element("span", f"{n} {standing}", class_=f"{standing} nowrap") for standing, n in counts.items()),
+        " · ",
+    )
+    n_trials = record.setting("n_trials")
+    of = element("span", f" of {n_trials}", class_="soft small") if n_trials else None
+    return element(
+        "div",
+        element("h2", "Trials"),
+        element("p", len(record.trials), of, class_="big"),
+        bar,
+        element("p", told),
+        class_="card",
+    )
+
+
+def _time_card(record: StudyRecord) -> Html:
+    return _card("Time", words.duration(record.seconds), "so far" if record.is_live else "from start to last end")
+
+
+def _cost_cards(record: StudyRecord) -> list[Html]:
+    unit = record.hour_unit
+    budget = f"of {words.hours(record.budget_gpu_hours)} allowed" if record.budget_gpu_hours is not None else None
+    slots = None if record.has_gpu else "no GPU: hours of a worker slot"
+    cards = [_card(unit[0].upper() + unit[1:], words.hours(record.gpu_hours), budget, slots)]
+    pruned = record.counts.get(Standing.PRUNED, 0)
+    if pruned:
+        saved = f"{unit}: the steps that {pruned} pruned trial{'s' * (pruned > 1)} did not take"
+        cards.append(_card("Saved by pruning", f"≈ {words.hours(record.saved_gpu_hours)}", saved))
+    return cards
+
+
+def _leading(record: StudyRecord) -> TrialRecord | None:
+    """The best that is still running, for as long as none has completed."""
+    running = [t for t in record.ranked if t.standing is Standing.RUNNING and t.latest is not None]
+    return running[0] if running else None
+
+
+# ---- sections ---------------------------------------------------------------------------------------------------
+
+
+def _won(view: View) -> Html | None:
+    record = view.record
+    best = record.best
+    if best is None:
+        return None
+    names = words.short_keys(best.point)
+    point = element(
+        "dl",
+        element("div", element("dt", record.metric), element("dd", words.number(best.value))),
+        *(
+            element(
+                "div",
+                element("dt", key if names[key] == key else f"{key}"),
+                element("dd", words.value(key, v, record.space)),
+            )
+            for key, v in best.point.items()
+        ),
+        class_="point",
+    )
+    again = run_again(record, best)
+    parts = [
+        element(
+            "div",
+            element("h3", f"Trial {best.number} ", element("code", best.short_id, class_="soft")),
+            element("p", _margin(record, best), class_="soft"),
+            point,
+        ),
+        element("div", element("h3", "Run it again"), _command("again", again), _snapshot_hint(record)),
+        _difference(record, best),
+        element(
+            "details",
+            element("summary", "Full configuration"),
+            element("pre", _config_text(best), class_="text"),
+        ),
+    ]
+    return element("div", *parts, class_="panel winner")
+
+
+def _margin(record: StudyRecord, best: TrialRecord) -> str:
+    others = [t for t in record.ranked if t.standing is Standing.COMPLETED and t is not best and t.value is not None]
+    if not others or best.value is None or others[0].value is None:
+        return "The only trial that completed."
+    second = others[0]
+    apart = abs(best.value - others[0].value)
+    where = f"trial {second.number} ({record.label(second)})"
+    if not apart:
+        return f"Level with {where}; the earlier trial is named."
+    return f"{words.number(apart)} ahead of {where}, from one run each."
+
+
+def run_again(record: StudyRecord, trial: TrialRecord) -> str:
+    """The command that trains this one point again, as a study of its own beside this one.
+
+    A value on the command line takes its key out of the space of a sweep file, so that nothing varies.
+    """
+    own = {"study.name", "study.enqueue", *trial.point}
+    fixed = [o for o in record.overrides if o.partition("=")[0].lstrip("+~") not in own]
+    point = [f"{key}={_emitted(value)}" for key, value in trial.point.items()]
+    name = [f"study.name={_emitted(f'{record.directory.name}-trial-{trial.number}')}"]
+    enqueued = ["study.enqueue=[]"] if record.setting("enqueue") else []
+    return shlex.join(["hysweep", "run", *fixed, *point, *enqueued, *name])
+
+
+def _emitted(value: Any) -> str:
+    try:
+        return emit(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _snapshot_hint(record: StudyRecord) -> Html | None:
+    conf = record.directory.conf
+    if not conf.is_dir():
+        return None
+    return element(
+        "p",
+        "Should the config groups have changed since, add ",
+        element("code", f"--config-dir {shlex.quote(str(conf))}"),
+        ": the groups as they were when the study began.",
+        class_="soft small",
+    )
+
+
+def _difference(record: StudyRecord, best: TrialRecord) -> Html:
+    first = record.trials[0]
+    if first is best:
+        return element("p", "It is the first trial, so there is no difference to it.", class_="soft small")
+    one, other = _flat(first.config), _flat(best.config)
+    changed = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
+    rows = [Row([Cell(element("code", key), key), Cell(one.get(key, "")), Cell(other.get(key, ""))]) for key in changed]
+    table = Table(
+        "difference",
+        f"Trial {best.number} against the first trial",
+        [Column("key", is_head=True), Column(f"trial {first.number}"), Column(f"trial {best.number}")],
+        rows,
+    )
+    return element(
+        "div",
+        _tools(element("h3", f"What differs from the first trial, {record.label(first)}"), table.csv_link()),
+        table.html(),
+    )
+
+
+def _asked(view: View) -> Html | None:
+    record = view.record
+    facts: list[tuple[str, Html]] = []
+    if record.space:
+        varied = [
+            element("li", element("code", key), " ", element("code", r, class_="chip"))
+            for key, r in record.space.items()
+        ]
+        facts.append(("Varied", element("ul", *varied)))
+    if record.overrides:
+        facts.append(("Fixed", join(element("code", o, class_="chip") for o in record.overrides)))
+    if record.command:
+        facts.append(("Started by", _command("command", record.command)))
+    if record.versions:
+        facts.append(("Versions", join((f"{name} {version}" for name, version in record.versions.items()), " · ")))
+    if not facts:
+        return None
+    return element("div", element("dl", *(join([element("dt", k), element("dd", v)]) for k, v in facts), class_="facts"),
+                   class_="panel")  # fmt: skip
+
+
+def _leaderboard(view: View) -> Html | None:
+    record = view.record
+    if not record.trials:
+        return None
+    trials = record.ranked
+    names = words.short_keys(record.keys)
+    values = words.aligned([t.latest for t in trials])
+    firsts = words.aligned([t.score.first for t in trials])
+    lasts = words.aligned([t.score.last for t in trials])
+    hours = words.aligned_hours([t.gpu_hours for t in trials])
+    rows = []
+    for i, trial in enumerate(trials):
+        is_done = trial.standing is Standing.COMPLETED
+        rows.append(
+            Row(
+                [
+                    Cell(i + 1 if is_done else "", i + 1 if is_done else None),
+                    Cell(
+                        join([trial.number, " ", element("code", trial.short_id, class_="soft")]),
+                        trial.number,
+                    ),
+                    *(_point_cell(record, trial, key) for key in record.keys),
+                    Cell(values[i], trial.latest),
+                    Cell(firsts[i], trial.score.first),
+                    Cell(lasts[i], trial.score.last),
+                    Cell(_steps(trial), trial.last_step),
+                    Cell(_badge(trial.word, trial.standing), trial.word),
+                    Cell(words.duration(trial.seconds or None), round(trial.seconds) or None),
+                    Cell(hours[i], round(trial.gpu_hours, 6)),
+                ],
+                id=f"trial-{trial.number}",
+                class_="best" if trial is record.best else None,
+            )
+        )
+    columns = [
+        Column("rank", True),
+        Column("trial", is_head=True, class_="nowrap"),
+        *(Column(names[key], figures.is_numeric(record, key)) for key in record.keys),
+        Column("value", True),
+        Column("first reward", True),
+        Column("last reward", True),
+        Column("steps", True),
+        Column("state"),
+        Column("time", True),
+        Column(record.hour_unit, True),
+    ]
+    table = Table("leaderboard", "Leaderboard", columns, rows)
+    search = element("input", type="search", placeholder="Filter, e.g. cispo completed", aria_label="Filter the trials",
+                     data_filter="leaderboard")  # fmt: skip
+    count = element("span", f"{len(trials)} trials", id="leaderboard-count", class_="soft small", role="status")
+    note = f"Value: {record.metric}; of a trial that did not complete, the last one measured."
+    reward = f"Reward: {SCORE}."
+    return join(
+        [
+            element("p", note, " ", reward, class_="soft small"),
+            _tools(search, count, table.csv_link()),
+            table.html(),
+        ]
+    )
+
+
+def _point_cell(record: StudyRecord, trial: TrialRecord, key: str) -> Cell:
+    return Cell(words.coordinate(trial.point, key, record.space), trial.point.get(key))
+
+
+def _curve_section(view: View) -> Html | None:
+    if not view.curves:
+        return None
+    note = "A line is a trial" + (", the thick one the best." if view.record.best else ".")
+    return join([element("p", note, class_="soft small"), _legend(view), _figures(view.curves)])
+
+
+def _search_section(view: View) -> Html | None:
+    if not view.scatters:
+        return None
+    marks = (
+        element("li", element("span", f"{SYMBOLS[i][1]} ", class_=f"g{i}", aria_hidden="true"), name)
+        for i, name in enumerate(view.groups.names)
+    )
+    return join([element("ul", *marks, class_="marks"), _figures(view.scatters)])
+
+
+def _legend(view: View) -> Html:
+    """Which colours and dashes there are, and a box to take each out of all figures."""
+    groups = view.groups
+    standings = view.record.counts
+
+    def box(kind: str, value: object, label: str, swatch: str) -> Html:
+        box = element("input", type="checkbox", checked=True, value=value, data_toggle=kind)
+        return element("label", box, element("span", class_=f"swatch {swatch}", aria_hidden="true"), label)
+
+    boxes = [box("groups", i, name, f"g{i}") for i, name in enumerate(groups.names)]
+    if Standing.PRUNED in standings:
+        boxes.append(box("dashes", "dash", "pruned", "dash soft"))
+    if Standing.FAILED in standings or Standing.CANCELLED in standings:
+        boxes.append(box("dashes", "dot", "failed or cancelled", "dot soft"))
+    return element(
+        "fieldset",
+        element("legend", groups.key[:1].upper() + groups.key[1:] or "Shown"),
+        *boxes,
+        class_="legend",
+    )
+
+
+def _figures(of: Iterable[Figure]) -> Html:
+    return element("div", *map(_figure, of), class_="figures")
+
+
+def _figure(figure: Figure) -> Html:
+    caption = element("figcaption", element("h3", figure.title), element("p", figure.note))
+    plot = element("div", class_="plot", data_figure=figure.name, role="img",
+                   aria_label=f"{figure.title}: a plot; its data follow as a table")  # fmt: skip
+    if figure.is_summarised:
+        link = element(
+            "a",
+            "CSV of the points drawn",
+            class_="csv",
+            href="#",
+            download=f"{figure.name}.csv",
+            data_curve=figure.name,
+        )
+    else:
+        link = figure.table.csv_link()
+    data = element("details", element("summary", "Data"), _tools(link), figure.table.html())
+    return element("figure", caption, plot, data, class_="full" if figure.is_wide else None)
+
+
+def _pruned(view: View) -> Html | None:
+    record = view.record
+    trials = [t for t in record.trials if t.standing is Standing.PRUNED]
+    if not trials:
+        return None
+    metric = str((record.settings.get("pruner") or {}).get("metric") or record.metric)
+    values = words.aligned([t.curve(metric).last for t in trials])
+    saved = words.aligned_hours([t.saved_gpu_hours for t in trials])
+    against = [_against(record, t) for t in trials]
+    columns = [
+        Column("trial", is_head=True),
+        Column("at step", True),
+        Column(metric, True),
+        *([Column("against", class_="long")] if any(against) else []),
+        Column("why", class_="long"),
+        Column(f"{record.hour_unit} saved", True),
+    ]
+    rows = [
+        Row(
+            [
+                Cell(_trial_link(record, t), t.number),
+                Cell(_steps(t), t.last_step),
+                Cell(values[i], t.curve(metric).last),
+                *([Cell(against[i])] if any(against) else []),
+                Cell(t.reason),
+                Cell(saved[i], round(t.saved_gpu_hours, 6)),
+            ]
+        )
+        for i, t in enumerate(trials)
+    ]
+    table = Table("pruned", "Pruned trials", columns, rows)
+    note = "Saved: the steps left out, at the trial's own median time a step. Where it was heading is not known."
+    return join([_tools(element("p", note, class_="soft small"), table.csv_link()), table.html()])
+
+
+def _against(record: StudyRecord, trial: TrialRecord) -> str:
+    """The values that the controller compared, where its event names them."""
+    events = [e for e in record.events_of(trial.number) if Cause.PRUNED in (e.get("cause"), e.get("event"))]
+    known = ("time", "event", "trial", "id", "cause", "step", "value", "reason", "attempt", "job")
+    told = {k: v for event in events for k, v in event.items() if k not in known}
+    return ", ".join(f"{k} {words.number(v) if isinstance(v, float) else v}" for k, v in told.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An attempt that went wrong, or a trial that was refused before it had one."""
+
+    trial: TrialRecord
+    attempt: AttemptRecord | None
+    cause: Cause
+    reason: str
+    lines: tuple[str, ...] = ()
+
+
+def _failures(view: View) -> Html | None:
+    by_cause: dict[Cause, list[_Failure]] = {}
+    for failure in _failed(view.record):
+        by_cause.setdefault(failure.cause, []).append(failure)
+    if not by_cause:
+        return None
+    groups = sorted(by_cause.items(), key=lambda item: -len(item[1]))
+    return element("div", *(_cause(view.record, cause, failures) for cause, failures in groups), class_="panel")
+
+
+def _failed(record: StudyRecord) -> Iterable[_Failure]:
+    for trial in record.trials:
+        seen = False
+        for attempt in trial.attempts:
+            is_last = attempt is trial.attempts[-1]
+            # the controller has the last word on the last attempt: it knows what it asked to stop
+            cause = trial.state.cause if is_last and trial.state.is_final else attempt.cause
+            if cause is None or cause in _FINE:
+                continue
+            seen = True
+            reason = (trial.reason if is_last else attempt.reason) or attempt.reason
+            yield _Failure(trial, attempt, cause, reason, attempt.lines)
+        cause = trial.state.cause
+        if trial.state.is_final and cause is not None and cause not in _FINE and not seen:
+            yield _Failure(trial, None, cause, trial.reason)
+
+
+def _cause(record: StudyRecord, cause: Cause, failures: list[_Failure]) -> Html:
+    count = element("span", f"{len(failures)} attempt{'s' * (len(failures) > 1)}", class_="soft small")
+    standing = Standing.INFEASIBLE if cause is Cause.INFEASIBLE else Standing.FAILED
+    title = element("h3", _badge(cause, standing), count)
+    return element("div", title, *(_article(record, failure) for failure in failures), class_="cause")
+
+
+def _article(record: StudyRecord, failure: _Failure) -> Html:
+    trial, attempt = failure.trial, failure.attempt
+    facts = []
+    if attempt and len(trial.attempts) > 1:
+        facts.append(f"attempt {attempt.number} of {len(trial.attempts)}")
+    if attempt and attempt.phase is not Phase.UNKNOWN:
+        facts.append(f"in {attempt.phase.replace('_', ' ')}")
+    if trial.last_step is not None:
+        facts.append(f"trial reached step {trial.last_step}")
+    if attempt is None or attempt is not trial.attempts[-1]:
+        facts.append(f"then {trial.word}" if attempt else "never submitted")
+    log = None
+    if attempt:
+        path = trial.directory.attempt(attempt.number).driver_log.relative_to(record.directory.path)
+        log = element("p", "Whole log: ", element("code", path), class_="soft small")
+    lines = element("pre", "\n".join(failure.lines), class_="text") if failure.lines else None
+    return element(
+        "article",
+        element(
+            "h4",
+            _trial_link(record, trial),
+            element("span", " · " + " · ".join(facts), class_="soft") if facts else None,
+        ),
+        element("p", failure.reason, class_="lines") if failure.reason else None,
+        lines,
+        log,
+    )
+
+
+def _costs(view: View) -> Html | None:
+    record = view.record
+    spent: dict[str, list[float]] = {}
+    for entry in record.ledger:
+        spent.setdefault(entry.cause, []).append(entry.gpu_hours)
+    booked = sum(entry.gpu_hours for entry in record.ledger)
+    running = record.gpu_hours - booked
+    if running > 1e-9:
+        under_way = [a for t in record.trials for a in t.attempts if a.cause is None]
+        spent["not ended yet"] = [running] + [0.0] * (len(under_way) - 1)
+    total = sum(map(sum, spent.values()))
+    if not spent:
+        return None
+    causes = sorted(spent, key=lambda cause: -sum(spent[cause]))
+    shown = words.aligned_hours([sum(spent[c]) for c in causes])
+    rows = []
+    for cause, hours in zip(causes, shown, strict=True):
+        share = sum(spent[cause]) / total if total else 0.0
+        bar = element("span", element("span", style=f"width:{share:.1%}"), class_="share", aria_hidden="true")
+        rows.append(
+            Row(
+                [
+                    Cell(cause),
+                    Cell(len(spent[cause]), len(spent[cause])),
+                    Cell(hours, round(sum(spent[cause]), 6)),
+                    Cell(join([f"{share:.0%} ", bar]), round(share, 6)),
+                ]
+            )
+        )
+    columns = [
+        Column("cause", is_head=True),
+        Column("attempts", True),
+        Column(record.hour_unit, True),
+        Column("share", True),
+    ]
+    table = Table("ledger", f"{record.hour_unit} by cause of end", columns, rows)
+    note = f"{words.hours(total)} {record.hour_unit} in all, by what each attempt ended with."
+    return join([_tools(element("p", note, class_="soft small"), table.csv_link()), table.html()])
+
+
+SECTIONS: tuple[tuple[str, str, Callable[[View], Html | None]], ...] = (
+    ("What won", "won", _won),
+    ("What was asked", "asked", _asked),
+    ("Leaderboard", "trials", _leaderboard),
+    ("Training curves", "curves", _curve_section),
+    ("Search", "search", _search_section),
+    ("Pruned", "pruning", _pruned),
+    ("Failures", "failures", _failures),
+    ("Cost", "cost", _costs),
+)
+
+
+# ---- small parts ------------------------------------------------------------------------------------------------
+
+
+def _trial_link(record: StudyRecord, trial: TrialRecord) -> Html:
+    return element("a", f"trial {trial.number}", f" {record.label(trial)}".rstrip(), href=f"#trial-{trial.number}")
+
+
+def _badge(word: object, standing: Standing) -> Html:
+    return element("span", str(word).replace("_", " "), class_=f"badge {standing}")
+
+
+def _command(name: str, command: str) -> Html:
+    button = element("button", "Copy", type="button", data_copy=name, aria_label="Copy the command")
+    return element("div", element("pre", element("code", command, id=name)), button, class_="command")
+
+
+def _tools(*parts: object) -> Html:
+    return element("div", *parts, class_="tools")
+
+
+def time_of(unix: float | None) -> Html:
+    try:
+        iso = datetime.fromtimestamp(unix or math.nan).astimezone().isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        iso = None
+    return element("time", words.moment(unix), datetime=iso)
+
+
+def _steps(trial: TrialRecord) -> str:
+    done = words.NOTHING if trial.last_step is None else str(trial.last_step)
+    return f"{done} / {trial.total_steps}" if trial.total_steps else done
+
+
+def _config_text(trial: TrialRecord) -> str:
+    try:
+        return trial.directory.config_file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested dicts as dotted keys, values as text."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = words.value(f"{prefix}{key}", value)
+    return flat

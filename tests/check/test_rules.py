@@ -1,0 +1,124 @@
+"""Each rule finds its fault, names the legal values, and leaves what is known to run alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hysweep.check import RULES, check_trial, errors
+from hysweep.check.rules import divisors
+
+HY3 = "experiment=hy3_dapo_math"
+
+
+@pytest.mark.parametrize("overrides", [(), (HY3,), ("algorithm=gspo",), (HY3, "algorithm=cispo"), (HY3, "algorithm=rloo")])
+def test_what_is_known_to_run_has_no_problem(trial_of, overrides: tuple[str, ...]) -> None:
+    assert check_trial(trial_of(*overrides)) == []
+
+
+# (a good configuration, what breaks it, the key that is named, what the cure says)
+BROKEN = [
+    ((), ["rollout=vllm"], "rollout.engine", "rollout=embedded"),
+    ((), ["parallelism.engine=megatron", "memory.use_gradient_checkpointing=true"], "parallelism.engine", "single"),
+    ((), ["cluster.nodes=2"], "cluster.nodes", "give 1"),
+    ((HY3,), ["parallelism.tensor=3"], "parallelism.tensor * pipeline * context", "128"),  # case 2
+    ((HY3,), ["cluster.nodes=1", "parallelism.pipeline=2", "parallelism.context=1", "rollout.tensor=8",
+              "parallelism.tensor=2"], "parallelism.expert_tensor * expert * pipeline", "1, 2 or 4"),  # case 3
+    ((HY3,), ["parallelism.expert_tensor=null", "parallelism.tensor=8", "parallelism.context=1"],
+     "parallelism.expert_tensor * expert * pipeline", "expert_tensor=1"),
+    ((HY3,), ["rollout.tensor=24"], "rollout.tensor * data", "16"),
+    ((HY3,), ["rollout.tensor=3"], "rollout.tensor", "4"),  # case 12
+    ((HY3,), ["parallelism.expert=5"], "parallelism.expert", "4"),
+    ((HY3, "model.shape.num_experts=0"), [], "parallelism.expert", "give 1"),
+    ((HY3,), ["model.shape.num_layers=30", "parallelism.pipeline=4", "parallelism.context=1"], "parallelism.pipeline", "5"),
+    ((HY3,), ["parallelism.virtual_pipeline=2"], "parallelism.virtual_pipeline", "5"),  # case 4: 80 layers, PP 16
+    ((), ["trainer.mini_batch_size=10"], "trainer.mini_batch_size", "8"),
+    ((HY3,), ["cluster.nodes=48", "rollout.n=2", "trainer.train_batch_size=2", "trainer.mini_batch_size=2"],
+     "trainer.mini_batch_size * rollout.n", "6"),  # case 9
+    ((HY3,), ["trainer.max_response_length=300000", "rollout.max_model_len=null", "parallelism.context=1",
+              "model.shape.max_position_embeddings=400000"], "trainer.max_token_len_per_gpu", "302048"),  # case 6
+    ((HY3,), ["rollout.max_model_len=8192"], "rollout.max_model_len", "10240"),
+    ((HY3,), ["model.shape.max_position_embeddings=4096"], "rollout.max_model_len", "4096"),
+    ((HY3,), ["rollout.max_num_batched_tokens=100"], "rollout.max_num_batched_tokens", "256"),
+    ((), ["rollout.n=1"], "rollout.n", "2"),
+    ((), ["algorithm.clip_ratio_low=1.5"], "algorithm.clip_ratio_low", "0.2"),
+    ((), ["algorithm.clip_ratio_c=1"], "algorithm.clip_ratio_c", "3"),
+    ((HY3,), ["rollout.correction_is_threshold='5_0.5'"], "rollout.correction_is_threshold", "0.5_5"),
+    ((HY3,), ["rollout.correction_is_threshold=abc"], "rollout.correction_is_threshold", "0.5_5"),
+    ((), ["rollout.temperature=0"], "rollout.temperature", "0.9"),
+    ((HY3,), ["reward.overlong_buffer_len=9000"], "reward.overlong_buffer_len", "8192"),
+    ((), ["data.train_files=[]"], "data.train_files", "parquet"),
+    ((), ["data.train_files=[/no/such.parquet]"], "data.train_files", "/no/such.parquet"),
+    ((), ["data.val_files=[embedded:vale]"], "data.val_files", "embedded:val"),
+    ((), ["reward.function_path=/no/such.py"], "reward.function_path", "/no/such.py"),
+    ((), ["trainer.extra.actor_rollout_ref.actor.ppo_epoch=2"],
+     "trainer.extra.actor_rollout_ref.actor.ppo_epoch", "ppo_epochs"),
+    ((), ["trainer.extra.trainer.nnodes=2"], "trainer.extra.trainer.nnodes", "that field"),
+    ((HY3,), ["trainer.extra.actor_rollout_ref.actor.megatron.grad_offload=true"],
+     "trainer.extra.actor_rollout_ref.actor.megatron.grad_offload", "offload"),
+    ((), ["parallelism.tensor=2"], "parallelism.tensor", "leave it at 1"),
+    ((), ["algorithm.kl_loss_coef=0.01"], "algorithm.kl_loss_coef", "leave it"),
+    ((), ["trainer.use_dynamic_batch=false", "trainer.micro_batch_size_per_gpu=7",
+          "trainer.max_token_len_per_gpu=16384", "trainer.log_prob_max_token_len_per_gpu=16384"],
+     "trainer.micro_batch_size_per_gpu", "8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("good", "change", "key", "cure"), BROKEN, ids=[b[2] + ":" + str(i) for i, b in enumerate(BROKEN)])
+def test_one_broken_rule_is_found(trial_of, good, change, key, cure) -> None:
+    found = {p.key: p for p in errors(check_trial(trial_of(*good, *change)))}
+    assert key in found, found
+    assert cure in found[key].cure, found[key]
+
+
+def test_a_budget_counts_for_each_context_rank(trial_of) -> None:
+    """Case 6: 16384 x 4 holds 40960, 16384 x 1 does not."""
+    long = [HY3, "trainer.max_prompt_length=8192", "trainer.max_response_length=32768", "rollout.max_model_len=null",
+            "trainer.max_token_len_per_gpu=16384"]  # fmt: skip
+    wide = check_trial(trial_of(*long, "parallelism.context=4", "parallelism.tensor=2"))
+    narrow = check_trial(trial_of(*long, "parallelism.context=1", "parallelism.tensor=8"))
+    assert not [p for p in wide if "token_len" in p.key]
+    assert [p for p in narrow if p.key == "trainer.max_token_len_per_gpu"]
+
+
+def test_a_reward_function_is_looked_for_in_its_file(trial_of, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    for text, is_good in [
+        ("def score(): ...", True),
+        ("async def score(): ...", True),
+        ("from other import score", True),
+        ("score = lambda **k: 0", True),
+        ("def compute_score(): ...", False),
+        ("def score(:", False),
+    ]:
+        file.write_text(text)
+        found = errors(check_trial(trial_of(f"reward.function_path={file}", "reward.function_name=score")))
+        assert (not found) is is_good, (text, found)
+
+
+def test_a_reward_file_is_never_run(trial_of, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef compute_score(): ...")
+    assert errors(check_trial(trial_of(f"reward.function_path={file}"))) == []
+    assert not (tmp_path / "ran").exists()
+
+
+def test_legal_but_wasteful_is_a_warning(trial_of) -> None:
+    found = check_trial(trial_of("algorithm.use_kl_loss=true", "algorithm.kl_loss_coef=0"))
+    assert found and not errors(found)
+    assert "use_kl_loss=false" in found[0].cure
+
+
+def test_errors_come_first(trial_of) -> None:
+    found = check_trial(trial_of("rollout.temperature=0.1", "rollout.n=1"))
+    assert [p.severity for p in found] == ["error", "warning"]
+
+
+def test_the_nearest_divisors() -> None:
+    assert divisors(192, 6) == "4, 6, 8 or 12" or divisors(192, 6) == "3, 4, 6 or 8"
+    assert divisors(1, 6) == "1"
+
+
+def test_every_rule_says_what_it_knows() -> None:
+    assert len({rule.__name__ for rule in RULES}) == len(RULES)

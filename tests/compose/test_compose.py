@@ -1,0 +1,187 @@
+"""Command lines and files become typed trials, or one clear error for each fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hysweep.compose import Choice, Composer, Interval, grid, size
+from hysweep.compose.composer import load_trial, trial_yaml
+from hysweep.schema import BadInput
+
+
+def faults(composer: Composer, *overrides: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        composer.compose(overrides)
+    return str(caught.value)
+
+
+def test_a_group_switches_whole(composer: Composer) -> None:
+    gspo = composer.compose(["algorithm=gspo"]).trial.algorithm
+    cispo = composer.compose(["algorithm=cispo"]).trial.algorithm
+    assert (gspo.loss_mode, gspo.clip_ratio_high, gspo.loss_agg_mode) == ("gspo", 4e-4, "seq-mean-token-mean")
+    assert (cispo.loss_mode, cispo.clip_ratio_low, cispo.loss_agg_mode) == ("cispo", 10.0, "token-mean")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("algorithm=grpoo", "did you mean grpo"),
+        ("sweep=nope", "quickstart"),
+        ("trainer.lr=3", "trainer.learning_rate"),
+        ("+trainer.lr=3", "trainer.learning_rate"),
+        ("actor_rollout_ref.actor.optim.lr=3", "here it is trainer.learning_rate"),
+        ("trainer.learning_rate=abc", "number"),
+        ("trainer.learning_rate=-1", "at least 0"),
+        ("trainer.total_steps=0", "at least 1"),
+        ("trainer.total_steps=1.5", "whole number"),
+        ("algorithm.adv_estimator=gae", "grpo, rloo"),
+        ("rollout.top_p=1.1", "at most 1"),
+        ("rollout=null", "is needed"),
+        ("foo=3", "no such key"),
+        ("trainer.learning_rate", "="),
+        ("a=b,c=d", "quote"),
+        ("~algorithmm", "no such key"),
+    ],
+)
+def test_one_clear_error(composer: Composer, override: str, says: str) -> None:
+    message = faults(composer, override)
+    assert says in message
+    key = override.lstrip("+~").partition("=")[0]
+    assert message.startswith(key), "the key is named first"
+    assert len(message.splitlines()) == 1
+
+
+def test_all_faults_at_once(composer: Composer) -> None:
+    message = faults(composer, "algorithm=nope", "trainer.lr=1", "rollout.m=3")
+    assert [line.partition(" = ")[0] for line in message.splitlines()] == ["algorithm", "trainer.lr", "rollout.m"]
+    message = faults(composer, "trainer.total_steps=0", "rollout.top_p=2", "study.max_parallel=0")
+    assert len(message.splitlines()) == 3
+
+
+# --- spaces
+
+
+def test_the_grammar_of_ranges(composer: Composer) -> None:
+    space = composer.compose(
+        [
+            "algorithm=grpo,cispo",
+            "rollout.n=range(2,10,4)",
+            "trainer.learning_rate=tag(log,interval(1e-4,1e-2))",
+            "trainer.seed=int(interval(1,8))",
+            "rollout.temperature=range(0.5,1.0,0.25)",
+        ]
+    ).space
+    assert space["algorithm"] == Choice("algorithm", ("grpo", "cispo"), ("grpo", "cispo"))
+    assert space["rollout.n"].values == (2, 6), "half open"
+    assert space["trainer.learning_rate"] == Interval("trainer.learning_rate", 1e-4, 1e-2, is_log=True)
+    assert space["trainer.seed"] == Interval("trainer.seed", 1, 8, is_int=True)
+    assert space["rollout.temperature"].values == (0.5, 0.75), "half open for real numbers too (case 30)"
+
+
+def test_an_interval_of_a_whole_field_is_whole(composer: Composer) -> None:
+    assert composer.compose(["rollout.n=interval(2,8)"]).space["rollout.n"] == Interval("rollout.n", 2, 8, is_int=True)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("trainer.learning_rate=interval(3,1)", "is empty"),
+        ("trainer.learning_rate=tag(log,interval(0,1))", "start above 0"),
+        ("trainer.learning_rate=tag(lin,interval(0,1))", "no such tag"),
+        ("rollout.n=range(5,5)", "is empty"),
+        ("algorithm=glob(zz*)", "matches none"),
+        ("algorithm=grpo,nope", "no such algorithm"),
+        ("trainer.learning_rate=1e-3,oops", "is no number"),
+        ("trainer.learning_rate=interval(0.5,2)", "at most 1"),
+        ("algorithm.loss_mode=interval(1,2)", "choice"),
+        ("no.such.key=1,2", "no such key"),
+        ("study.n_trials=1,2", "cannot itself be searched"),
+        ("rollout.n=interval(2.5,8)", "whole"),
+    ],
+)
+def test_a_space_that_cannot_be_searched(composer: Composer, override: str, says: str) -> None:
+    assert says in faults(composer, override)
+
+
+def test_the_command_line_takes_a_key_out_of_a_sweep_files_space(composer: Composer) -> None:
+    assert set(composer.compose(["sweep=quickstart"]).space) == {"algorithm", "trainer.learning_rate"}
+    pinned = composer.compose(["sweep=quickstart", "algorithm=cispo"])
+    assert set(pinned.space) == {"trainer.learning_rate"}
+    assert pinned.trial.algorithm.name == "cispo"
+
+
+def test_a_grid_in_hydras_order(composer: Composer) -> None:
+    space = composer.compose(["algorithm=grpo,rloo", "rollout.n=2,4"]).space
+    assert size(space) == 4
+    assert [tuple(p.values()) for p in grid(space)] == [("grpo", 2), ("grpo", 4), ("rloo", 2), ("rloo", 4)]
+
+
+def test_categories_keep_their_quotes(composer: Composer) -> None:
+    """Case 29: a choice of strings that Hydra would read as something else reaches the trial as it was."""
+    texts = ("x,y", "c=d", "1e-6", "0.5_4.0")
+    quoted = ",".join(f"'{t}'" for t in texts)
+    composition = composer.compose([f"tracking.project={quoted}"])
+    assert composition.space["tracking.project"].values == texts
+    for text in texts:
+        point = composer.point(composition.fixed, composition.space, {"tracking.project": text})
+        assert point.tracking.project == text
+
+
+# --- a user's own groups
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "mine" / "algorithm").mkdir(parents=True)
+    return tmp_path / "mine"
+
+
+def test_own_groups_join_the_shipped(own: Path) -> None:
+    (own / "algorithm" / "mine.yaml").write_text("name: mine\nclip_ratio_high: 0.3\n")
+    composer = Composer([own])
+    assert composer.compose(["algorithm=mine"]).trial.algorithm.clip_ratio_high == 0.3
+    assert composer.compose(["algorithm=rloo"]).trial.algorithm.adv_estimator == "rloo"
+
+
+def test_an_own_option_wins_over_a_shipped_one_of_the_same_name(own: Path) -> None:
+    (own / "algorithm" / "grpo.yaml").write_text("name: grpo\nclip_ratio_high: 0.3\n")
+    assert Composer([own]).compose([]).trial.algorithm.clip_ratio_high == 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: mine\nclip_ratio_hihg: 0.3\n", "clip_ratio_hihg"),
+        ("name: mine\nclip_ratio_high: much\n", "clip_ratio_high"),
+        ("name: [mine\n", "mine"),
+        ("- a list\n", "mine"),
+    ],
+)
+def test_a_fault_in_an_own_file_is_told(own: Path, text: str, says: str) -> None:
+    (own / "algorithm" / "mine.yaml").write_text(text)
+    assert says in faults(Composer([own]), "algorithm=mine")
+
+
+def test_a_missing_config_dir_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is no directory"):
+        Composer([tmp_path / "nowhere"])
+
+
+def test_a_snapshot_composes_as_the_original_did(own: Path, tmp_path: Path) -> None:
+    (own / "algorithm" / "mine.yaml").write_text("name: mine\nclip_ratio_high: 0.3\n")
+    original = Composer([own])
+    for name, text in original.snapshot().items():
+        path = tmp_path / "copy" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (own / "algorithm" / "mine.yaml").write_text("name: mine\nclip_ratio_high: 0.9\n")  # an edited default
+    copy = Composer([tmp_path / "copy"], shipped=False)
+    assert copy.compose(["algorithm=mine"]).trial.algorithm.clip_ratio_high == 0.3
+    assert copy.compose(["sweep=quickstart"]).space.keys() == original.compose(["sweep=quickstart"]).space.keys()
+
+
+def test_a_frozen_trial_comes_back(composer: Composer) -> None:
+    trial = composer.compose(["experiment=hy3_dapo_math", "trainer.extra.actor_rollout_ref.actor.ppo_epochs=2"]).trial
+    assert load_trial(trial_yaml(trial)) == trial

@@ -1,0 +1,28 @@
+"""Shared fixtures. A composer is slow to make and has no state that a test could leave behind: one serves all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hysweep.compose import Composer
+from hysweep.schema import Trial
+
+
+@pytest.fixture(scope="session")
+def composer() -> Composer:
+    return Composer()
+
+
+@pytest.fixture(scope="session")
+def trial_of(composer: Composer) -> Callable[..., Trial]:
+    """`trial_of("algorithm=cispo")`: the trial of a command line."""
+    return lambda *overrides: composer.compose(overrides).trial
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path, monkeypatch):
+    """Each test works in a directory of its own, and never in the user's cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYSWEEP_CACHE_DIR", str(tmp_path / "cache"))

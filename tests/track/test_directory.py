@@ -1,0 +1,149 @@
+"""What is on disk is whole or not there; what is torn is passed over."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hysweep.track import (
+    ACTIONS,
+    AttemptDirectory,
+    Cause,
+    Claim,
+    End,
+    State,
+    Status,
+    StudyDirectory,
+    append_line,
+    read_json,
+    read_lines,
+    write_json,
+)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> StudyDirectory:
+    directory = StudyDirectory(tmp_path / "study")
+    directory.create("study: {}\n", {"algorithm/grpo.yaml": "name: grpo\n"})
+    return directory
+
+
+def metrics(attempt: AttemptDirectory, rows: list[tuple[int, dict[str, float]]]) -> None:
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    attempt.metrics_file.write_text("".join(json.dumps({"step": s, "data": d}) + "\n" for s, d in rows))
+
+
+def test_every_cause_has_one_action() -> None:
+    assert set(ACTIONS) == set(Cause)
+
+
+def test_a_state_survives_the_disk(study: StudyDirectory) -> None:
+    trial = study.add_trial(3, "abcdef", "model: {}\n", {"algorithm": "grpo"})
+    saved = trial.save(State(Status.SUBMITTED, attempt=2, job_id="x", ending=Cause.PRUNED, reason="r", value=0.5))
+    assert trial.state() == saved
+    assert (trial.number, trial.id, trial.point()) == (3, "abcdef", {"algorithm": "grpo"})
+
+
+def test_an_end_and_a_claim_survive_the_disk(study: StudyDirectory) -> None:
+    attempt = study.add_trial(0, "aa", "", {}).attempt(1)
+    attempt.path.mkdir(parents=True)
+    assert attempt.claim(Claim("host", 7, 1.5, "boot"))
+    assert not attempt.claim(Claim("other", 8, 2.5))
+    assert attempt.claimed() == Claim("host", 7, 1.5, "boot")
+    end = End(Cause.CUDA_OOM, exit_code=1, lines=("a", "b"), started=1.0, ended=2.0)
+    attempt.finish(end)
+    assert attempt.end() == end
+
+
+def test_the_last_attempt_wins_where_steps_overlap(study: StudyDirectory) -> None:
+    trial = study.add_trial(0, "aa", "", {})
+    metrics(trial.attempt(1), [(1, {"s": 0.1}), (2, {"s": 0.2}), (3, {"s": 0.3}), (4, {"s": 0.4})])
+    metrics(trial.attempt(2), [(3, {"s": 9.0}), (5, {"s": 0.5})])
+    assert trial.curve("s") == [(1, 0.1), (2, 0.2), (3, 9.0), (5, 0.5)]
+
+
+def test_attempts_are_in_the_order_of_their_numbers(study: StudyDirectory) -> None:
+    trial = study.add_trial(0, "aa", "", {})
+    for n in (1, 2, 10):
+        metrics(trial.attempt(n), [(n, {"s": float(n)})])
+    assert [a.number for a in trial.attempts()] == [1, 2, 10]
+
+
+@given(st.lists(st.integers(), max_size=6), st.binary(max_size=30))
+def test_lines_are_read_around_a_torn_one(tmp_path_factory, values: list[int], garbage: bytes) -> None:
+    path = tmp_path_factory.mktemp("t") / "x.jsonl"
+    for v in values:
+        append_line(path, {"v": v})
+    with open(path, "ab") as file:
+        file.write(b'{"v": 1' + garbage.replace(b"}", b""))  # the writer died in mid-line
+    append_line(path, {"v": "after"})
+    read = [r["v"] for r in read_lines(path) if "v" in r]
+    assert read[: len(values)] == values
+    assert read[-1] == "after"
+
+
+def test_what_cannot_be_read_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"half": ')
+    assert read_json(tmp_path / "x.json") is None
+    assert read_json(tmp_path / "none.json") is None
+    assert list(read_lines(tmp_path / "none.jsonl")) == []
+
+
+def test_a_study_is_created_whole_or_not_at_all(tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path / "s")
+    directory.create("a: 1\n", {"config.yaml": "x: 1\n"})
+    assert directory.exists and (directory.conf / "config.yaml").read_text() == "x: 1\n"
+    with pytest.raises(OSError):
+        directory.create("a: 2\n", {})
+    assert directory.config_file.read_text() == "a: 1\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s"], "no draft is left"
+
+
+def test_a_trial_is_frozen_once(study: StudyDirectory) -> None:
+    first = study.add_trial(1, "aa", "old\n", {"x": 1})
+    again = study.add_trial(1, "aa", "new\n", {"x": 2})
+    assert first == again and again.config_file.read_text() == "old\n"
+
+
+def test_a_trial_is_found_by_number_or_id(study: StudyDirectory) -> None:
+    for n, i in ((0, "aabb"), (1, "aacc"), (12, "ddee")):
+        study.add_trial(n, i, "", {})
+    assert study.find("12").id == "ddee"
+    assert study.find("aab").number == 0
+    assert study.find("aa") is None, "two begin so"
+    assert study.find("7") is None
+
+
+def test_gpu_hours_are_booked_once(study: StudyDirectory) -> None:
+    for _ in range(2):
+        study.book(0, 1, "completed", 8, 2.0)
+    study.book(0, 2, "killed", 8, 1.0)
+    assert [e["gpu_hours"] for e in study.ledger()] == [2.0, 1.0]
+
+
+def _writer(path: str) -> None:
+    value = 0
+    while True:
+        value += 1
+        write_json(Path(path), {"value": value, "fill": "x" * 5000})
+
+
+def test_a_killed_writer_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    for _ in range(5):
+        process = multiprocessing.get_context("fork").Process(target=_writer, args=(str(path),))
+        process.start()
+        while not path.exists():
+            pass
+        seen = {json.loads(path.read_text())["value"] for _ in range(200)}
+        assert seen
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert json.loads(path.read_text())["fill"] == "x" * 5000
