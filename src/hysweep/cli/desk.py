@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from hysweep.check import check_trial, errors, examine
-from hysweep.compile import compile_trial
+from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer
 from hysweep.compose.composer import all_leaves, trial_yaml
-from hysweep.schema import Problem, Severity, trial_id
+from hysweep.schema import BadInput, Problem, Severity, trial_id
 from hysweep.study import Preview, define, preview
 from hysweep.track import AttemptDirectory
 
@@ -161,11 +161,13 @@ def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
         )
 
 
-def _launch_plan(job: Any) -> str:
+def _launch_plan(job: Job) -> str:
     from hysweep.launch import launcher
 
-    attempt = AttemptDirectory(NOWHERE / "attempts" / "1")
-    return launcher(job.launcher).plan(job, attempt)
+    try:
+        return launcher(job.launcher).plan(job, AttemptDirectory(NOWHERE / "attempts" / "1"))
+    except BadInput as e:  # a launcher that this version has not: the trainer's command is known all the same
+        return f"{e}\npython -m {job.module} \\\n  " + " \\\n  ".join(map(shlex.quote, job.overrides))
 
 
 def _show_fields(as_json: bool) -> None:

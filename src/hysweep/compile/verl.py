@@ -89,7 +89,8 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 def resolve(name: str) -> str:
     """A file as the absolute path that every worker can open; `embedded:<name>` as the path it is built at."""
     if name.startswith(EMBEDDED):
-        return str(assets.locate(name.removeprefix(EMBEDDED)))
+        known = name.removeprefix(EMBEDDED)
+        return str(assets.locate(known)) if known in assets.NAMES else name  # `check` says which there are
     return str(Path(name).expanduser().absolute())
 
 

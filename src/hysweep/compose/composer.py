@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -27,6 +27,7 @@ from hysweep.schema import BadInput, Problem, Study, Trial, leaves, suggest
 from hysweep.schema.knob import Leaf
 
 SHIPPED = Path(__file__).parent.parent / "conf"
+KEPT = 256  # command lines whose result is kept
 
 
 @dataclass(kw_only=True)
@@ -73,7 +74,8 @@ class Composer:
     """Composes from the directories given, the first one winning, and from the shipped groups last.
 
     `shipped=False` leaves the shipped groups out: a study composes from its own snapshot.
-    Loading a file is cached for the life of the composer.
+    What a command line came to is kept for the life of the composer: a trial that it hands out is not to be
+    changed. Files are read as they are when a command line is first composed.
     """
 
     def __init__(self, dirs: Sequence[Path] = (), shipped: bool = True) -> None:
@@ -96,6 +98,8 @@ class Composer:
             search.append("hysweep", f"file://{d}")
         search.append("schema", "structured://")
         self._loader = ConfigLoaderImpl(search)
+        self._load = lru_cache(KEPT)(self._load_once)
+        self._typed = lru_cache(KEPT)(self._typed_once)
 
     @cached_property
     def words(self) -> Vocabulary:
@@ -125,8 +129,8 @@ class Composer:
         choices = {k: v for k, v in cfg.hydra.runtime.choices.items() if not str(k).startswith("hydra")}
         first = tuple(f"{key}={d.texts[0]}" for key, d in space.items() if isinstance(d, Choice))
         if first:
-            cfg = self._load((*given.fixed, *first))
-        trial, study = self._typed(cfg)
+            first = (*given.fixed, *first)
+        trial, study = self._typed(first or given.fixed)
         self._check_space(space)
         return Composition(trial, study, given.fixed, space, choices)
 
@@ -135,7 +139,7 @@ class Composer:
         varied = tuple(
             f"{key}={space[key].text(value)}" if key in space else f"{key}={value}" for key, value in point.items()
         )
-        return self._typed(self._load((*fixed, *varied)))[0]
+        return self._typed((*fixed, *varied))[0]
 
     def snapshot(self) -> dict[str, str]:
         """Every config file that could be composed from, by relative name; the first directory wins."""
@@ -147,7 +151,7 @@ class Composer:
                 files.setdefault(f"sweep/{path.name}", path.read_text(encoding="utf-8"))
         return files
 
-    def _load(self, overrides: Sequence[str]) -> DictConfig:
+    def _load_once(self, overrides: tuple[str, ...]) -> DictConfig:
         try:
             return self._loader.load_configuration("config", list(overrides), run_mode=RunMode.RUN, from_shell=False)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, AttributeError, TypeError) as e:
@@ -167,12 +171,13 @@ class Composer:
                 faults.append(Problem(str(path), type(content).__name__, "is no mapping", "write `key: value` lines"))
         return faults
 
-    def _typed(self, cfg: DictConfig) -> tuple[Trial, Study]:
+    def _typed_once(self, overrides: tuple[str, ...]) -> tuple[Trial, Study]:
+        cfg = self._load(overrides)
         try:
             parts = {f.name: OmegaConf.to_object(cfg[f.name]) for f in fields(Trial)}
             study = OmegaConf.to_object(cfg.study)
         except OmegaConfBaseException as e:
-            raise BadInput(self._explain(e, ())) from e
+            raise BadInput(self._explain(e, overrides)) from e
         trial = Trial(**typing.cast(Any, parts))
         assert isinstance(study, Study)
         faults = out_of_bounds(leaves(trial)) + out_of_bounds(leaves(study, "study."))

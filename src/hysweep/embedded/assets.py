@@ -15,9 +15,10 @@ import platformdirs
 class Recipe:
     """The tiny model and its task. Every field belongs to the key of the folder that they are built in.
 
-    The task is to copy two different digits: "copy 47=" asks for "47". The model is first taught a few ways to
-    answer, each as often as its weight says, so it is right now and then, as a real base model is, and
-    reinforcement learning has something to find. See `build.HABITS`.
+    The task is to copy two different digits: "copy 47=" asks for "47". The model is first taught a few habits of
+    answering, each as often as its weight says. One is right; the others refuse, miss the format or do not stop. So
+    it is right now and then, as a real base model is, and reinforcement learning has something to find. See
+    `build.HABITS`.
     """
 
     seed: int = 0
@@ -34,8 +35,8 @@ class Recipe:
     max_position_embeddings: int = 512
     initializer_range: float = 0.05
 
-    habits: tuple[tuple[str, float], ...] = (("copy", 0.22), ("reverse", 0.26), ("first", 0.26), ("second", 0.26))
-    warm_start_steps: int = 120
+    habits: tuple[tuple[str, float], ...] = (("right", 0.26), ("shrug", 0.22), ("spaced", 0.26), ("ramble", 0.26))
+    warm_start_steps: int = 80
     warm_start_batch: int = 64
     warm_start_lr: float = 3e-3
 

@@ -32,14 +32,16 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-# The ways to answer "copy xy=" that the model is taught. The digits differ, so no two of them agree.
+# The ways to answer "copy xy=" that the model is taught.
 HABITS: dict[str, Callable[[int, int], str]] = {
-    "copy": lambda x, y: f"{x}{y}",
-    "reverse": lambda x, y: f"{y}{x}",
-    "first": lambda x, y: f"{x}{x}",
-    "second": lambda x, y: f"{y}{y}",
+    "right": lambda x, y: f"{x}{y}",
+    "shrug": lambda x, y: "?",
+    "spaced": lambda x, y: f"{x} {y}",
+    "ramble": lambda x, y: f"{x}{y}{x}{y}",
 }
 PAIRS = [(x, y) for x in range(10) for y in range(10) if x != y]
+
+IGNORED = -100  # the label of a token that is not learned from
 
 Say = Callable[[str], None]
 
@@ -163,6 +165,7 @@ def make_model(recipe: Recipe, vocab_size: int) -> HYV3ForCausalLM:
 def warm_start(model: HYV3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> None:
     """Teach the habits by next-token prediction, each as often as its weight says."""
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
     rng = random.Random(recipe.seed)
     names, weights = zip(*recipe.habits, strict=True)
@@ -173,10 +176,13 @@ def warm_start(model: HYV3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recip
         for x, y in rng.choices(PAIRS, k=recipe.warm_start_batch):
             answer = HABITS[rng.choices(names, weights)[0]](x, y)
             prompt, response = encode(tokenizer, x, y, answer)
-            rows.append(prompt + response)
-            labels.append([-100] * len(prompt) + response)
-        # every row has the same length, so nothing is padded
-        loss = model(input_ids=torch.tensor(rows), labels=torch.tensor(labels)).loss
+            rows.append(torch.tensor(prompt + response))
+            labels.append(torch.tensor([IGNORED] * len(prompt) + response))
+        # padded on the right, where a causal model cannot see it from the left, so that no mask is needed
+        loss = model(
+            input_ids=pad_sequence(rows, batch_first=True),
+            labels=pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+        ).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -206,7 +212,7 @@ def _row(recipe: Recipe, split: str, index: int, x: int, y: int) -> dict[str, An
         "data_source": recipe.data_source,
         "prompt": _messages(x, y),
         "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": HABITS["copy"](x, y)},
+        "reward_model": {"style": "rule", "ground_truth": HABITS["right"](x, y)},
         "extra_info": {"split": split, "index": index},
     }
 

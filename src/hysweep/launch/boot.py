@@ -54,6 +54,10 @@ class Cluster(Protocol):
 
     def stop(self) -> None: ...
 
+    def clear(self) -> None:
+        """Remove what it left on this machine. Nothing of it runs any more."""
+        ...
+
 
 class RayHead:
     """A one-node Ray cluster of this job alone: own token, own ports, own short directory, loopback only."""
@@ -72,10 +76,9 @@ class RayHead:
         ours = ray_settings(secrets.token_hex(32))
         for boots_left in reversed(range(BOOTS)):
             self.temporary = make_temporary(self.attempt)
+            said_before = _size(self.attempt.ray_log(0))
             command = ray_command(self.job, self.temporary, free_port())
-            self.head = processes.spawn(
-                command, {**environment, **ours}, self.attempt.ray_log(0), self.attempt.path
-            )
+            self.head = processes.spawn(command, {**environment, **ours}, self.attempt.ray_log(0), self.attempt.path)
             up = wait(lambda: bool(self.address() or self.why_gone()), self.job.ray_boot_timeout_s)
             if not up:
                 self._keep_logs()
@@ -83,13 +86,14 @@ class RayHead:
             if not self.why_gone():
                 self._prove()
                 return {**ours, "RAY_ADDRESS": self.address()}
+            said = _end_of(self.attempt.ray_log(0), said_before)
             self._keep_logs()
-            clashed = is_port_clash(self.attempt.ray_log(0))
+            clashed = is_port_clash(said)
             if not (clashed and boots_left):
                 cause = Cause.PORT_CLASH if clashed else Cause.RAY_BOOT
-                raise BootFailed(cause, f"{self.why_gone()}: {last_error(self.attempt.ray_log(0))}")
+                raise BootFailed(cause, f"{self.why_gone()}: {last_error(said)}")
             self.stop()
-            remove_temporaries(identity(self.attempt))
+            self.clear()
         raise AssertionError("unreachable")
 
     def address(self) -> str:
@@ -107,6 +111,10 @@ class RayHead:
     def stop(self) -> None:
         if self.head:
             processes.stop(self.head, STOP_GRACE)
+
+    def clear(self) -> None:
+        if self.temporary:
+            shutil.rmtree(self.temporary, ignore_errors=True)
 
     def _prove(self) -> None:
         """The GPUs that the raylet offers are those that the job needs.
@@ -180,11 +188,15 @@ def _takes_sockets(path: Path) -> bool:
 
 def remove_temporaries(directory: str) -> None:
     """Remove what Ray left of the attempt in this directory. Only once nothing of it runs."""
-    for root in temporary_roots():
-        for path in Path(root).glob(_prefix(directory) + "*"):
-            with suppress(OSError):
-                if path.stat(follow_symlinks=False).st_uid == os.getuid():
-                    shutil.rmtree(path, ignore_errors=True)
+    for path in temporaries(directory):
+        with suppress(OSError):
+            if path.stat(follow_symlinks=False).st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def temporaries(directory: str) -> list[Path]:
+    """The temporary directories on this node of the attempt in this directory."""
+    return [path for root in temporary_roots() for path in Path(root).glob(_prefix(directory) + "*")]
 
 
 def _prefix(directory: str) -> str:
@@ -198,21 +210,25 @@ def free_port() -> int:
         return port
 
 
-def is_port_clash(log: Path) -> bool:
-    return bool(re.search(r"address already in use|EADDRINUSE|Errno 98", _end_of(log), re.IGNORECASE))
+def is_port_clash(said: str) -> bool:
+    return bool(re.search(r"address already in use|EADDRINUSE|Errno 98", said, re.IGNORECASE))
 
 
-def last_error(log: Path) -> str:
-    """The line of Ray's log that says most about why it ended."""
-    lines = [line.strip() for line in _end_of(log).splitlines() if line.strip()]
-    said = [line for line in lines if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b|Usage:|Error:", line)]
-    return (said or lines or ["it said nothing"])[-1][:500]
+def last_error(said: str) -> str:
+    """The line of what Ray said that tells most about why it ended."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b", line)]
+    return (errors or lines or ["it said nothing"])[-1][:500]
 
 
-def _end_of(log: Path) -> str:
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _end_of(log: Path, since: int) -> str:
     try:
         with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+            file.seek(max(since, _size(log) - 65536))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

@@ -15,7 +15,7 @@ from hysweep.track import AttemptDirectory
 # What a shell, an allocation or another cluster left behind and what would steer this job: which Ray to join,
 # which rank to be, how many there are. SLURM_CONF says where the scheduler is, not who we are.
 FOREIGN = re.compile(
-    r"(?!SLURM_CONF$)(?:SLURM_|SRUN_|SBATCH_|PMI_|PMIX_|PMI2_|OMPI_|SUBMITIT_|TORCHELASTIC_)"
+    r"(?!SLURM_CONF$)(?:SLURM_|SRUN_|PMI_|PMIX_|PMI2_|OMPI_|SUBMITIT_|TORCHELASTIC_)"
     r"|RAY_(?:ADDRESS|API_SERVER_ADDRESS|AUTH_|NAMESPACE$|RUNTIME_ENV|JOB_|RAYLET_|NODE_|CLIENT_|TMPDIR$|START_HOOK$)"
     r"|(?:RANK|LOCAL_RANK|GROUP_RANK|NODE_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$"
     r"|VERL_FILE_LOGGER_"

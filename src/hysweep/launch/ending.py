@@ -43,7 +43,7 @@ def read_log(path: Path) -> list[str]:
 
 
 def _lines(data: bytes) -> list[str]:
-    return [line[:_LONGEST].decode(errors="replace") for line in re.split(rb"[\r\n]+", data) if line.strip()]
+    return [line[:_LONGEST].decode(errors="replace") for line in re.split(rb"\r\n|\r|\n", data)]
 
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -103,7 +103,8 @@ _MORE = 4
 def traces_of(lines: Iterable[Line]) -> list[Trace]:
     """The tracebacks in a log of many interleaved processes, in the order in which they ended."""
     reading: dict[str, Trace] = {}  # by process: frames, then the error
-    ended: dict[str, Trace] = {}  # by process: the last one, whose message may go on
+    saying: dict[str, Trace] = {}  # by process: the error's message goes on, until a blank line
+    ended: dict[str, Trace] = {}  # by process: the last one
     chained: set[str] = set()
     found: list[Trace] = []
     for who, raw in lines:
@@ -123,11 +124,12 @@ def traces_of(lines: Iterable[Line]) -> list[Trace]:
                 trace.error = text  # until something more precise follows
             elif trace.frames and _ERROR.match(text):
                 trace.error = text
-                ended[who] = reading.pop(who)
+                ended[who] = saying[who] = reading.pop(who)
                 found.append(trace)
-        elif who in ended and text and not text[0].isspace() and who not in chained:
-            if len(ended[who].more) < _MORE:
-                ended[who].more.append(text)
+        elif who in saying and text[:1].strip() and len(saying[who].more) < _MORE:
+            saying[who].more.append(text)
+        else:
+            saying.pop(who, None)
     return found + [trace for trace in reading.values() if trace.error]
 
 
@@ -282,7 +284,8 @@ RULES: tuple[Rule, ...] = (
         (Where.FATAL,),
         r"is not a local folder and is not a valid model identifier|HFValidationError|RepositoryNotFoundError"
         r"|GatedRepoError|LocalEntryNotFoundError|OfflineModeIsEnabled|We couldn't connect to|DataFilesNotFoundError"
-        r"|does not appear to have a file named|Unrecognized model in|does not recognize this architecture",
+        r"|Unknown platform '|does not appear to have a file named|Unrecognized model in"
+        r"|does not recognize this architecture",
         phase=Phase.START,
     ),
     Rule(
@@ -304,8 +307,10 @@ RULES: tuple[Rule, ...] = (
         Cause.CONFIG_ERROR,
         (Where.LINE,),
         r"Could not (?:override|append to config|delete from config|load) |Error (?:parsing override|merging override)"
-        r"|Error when (?:composing|loading)|Key '[^']*' is not in struct|You must specify '|Ambiguous value for argument"
-        r"|LexerNoViableAltException|mismatched input |Multiple values for |Missing mandatory value"
+        r"|Error when (?:composing|loading)|Key '[^']*' is not in struct|You must specify '"
+        r"|Ambiguous value for argument"
+        r"|LexerNoViableAltException|no viable alternative at input|mismatched input |extraneous input "
+        r"|token recognition error|missing .{1,80} at '|Multiple values for |Missing mandatory value"
         r"|In '[^']*': (?:Could not|ConfigKeyError|ConfigAttributeError|ValidationError)"
         r"|Primary config (?:module|directory)|Unable to find or instantiate|\S*python\S*: No module named "
         r"|\S*python\S*: Error while finding module",
@@ -332,7 +337,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Cause.NCCL,
         (Where.LINE,),
-        r"(?:\[rank ?\d+\]:?)?.{0,120}(?:Watchdog caught collective operation timeout|ProcessGroupNCCL's watchdog got stuck"
+        r"(?:\[rank ?\d+\]:?)?.{0,120}(?:Watchdog caught collective operation timeout"
+        r"|ProcessGroupNCCL's watchdog got stuck"
         r"|terminating the process after attempting to dump debug info, due to (?:collective )?timeout)",
     ),
     Rule(Cause.REWARD_ERROR, (Where.TRACE,), _RAISED_BY_REWARD, calls=_REWARD),
@@ -379,6 +385,12 @@ def classify(
     phase = default if fatal is None or phase_of(fatal.calls) is Phase.UNKNOWN else phase_of(fatal.calls)
     cause, reason = _by_exit(exit_code, lines, fatal, not_a_number, oom_kills)
     return End(cause, phase, exit_code, reason[:500], _short(said))
+
+
+def last_trouble(log: Iterable[str]) -> tuple[str, ...]:
+    """The last traceback of any process: what a trainer that had to be stopped may have been stuck on."""
+    traces = traces_of(map(plain, log))
+    return _short(traces[-1].lines()) if traces else ()
 
 
 # With a loss that is no number in the metrics, these are more likely what came of it.

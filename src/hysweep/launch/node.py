@@ -17,14 +17,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from hysweep.compile.job import Job
 from hysweep.launch import command, ending, processes
 from hysweep.launch.boot import BootFailed, Cluster, RayHead, remove_temporaries
-from hysweep.track import AttemptDirectory, Cause, End, Phase
+from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase
 
 # An attempt is asked to stop by this file in its directory. A signal only makes it look at once.
 STOP = "stop"
@@ -51,9 +50,13 @@ class Node:
     """One attempt. `cluster` is what its driver joins."""
 
     def __init__(
-        self, attempt: AttemptDirectory, cluster: Callable[[Job, AttemptDirectory], Cluster] = RayHead
+        self,
+        attempt: AttemptDirectory,
+        who: Claim,
+        cluster: Callable[[Job, AttemptDirectory], Cluster] = RayHead,
     ) -> None:
         self.attempt = attempt
+        self.who = who
         self.make_cluster = cluster
         self.cluster: Cluster | None = None
         self.driver: subprocess.Popen[bytes] | None = None
@@ -68,7 +71,8 @@ class Node:
         try:
             end = self._live()
         except Stopped as stopped:
-            end = End(stopped.cause, self._phase(), self._exit_code(), str(stopped))
+            trouble = ending.last_trouble(ending.read_log(self.attempt.driver_log))
+            end = End(stopped.cause, self._phase(), self._exit_code(), str(stopped), trouble)
         except BootFailed as failed:
             end = End(failed.cause, Phase.START, reason=str(failed))
         except Exception as e:
@@ -76,7 +80,8 @@ class Node:
             end = End(Cause.UNKNOWN, self._phase(), reason=f"the node failed: {type(e).__name__}: {e}")
         say(f"{end.cause}: {end.reason}" if end.reason else str(end.cause))
         self._tear_down()
-        self.attempt.finish(replace(end, started=self.started, ended=time.time()))
+        if is_of(self.attempt, self.who.pid):
+            self.attempt.finish(replace(end, started=self.started, ended=time.time()))
 
     def _live(self) -> End:
         written = self.attempt.job()
@@ -101,7 +106,9 @@ class Node:
         """Run one command to its end; None when the cluster that it works on is gone before."""
         self.driver = processes.spawn(argv, environment, self.attempt.driver_log, self.attempt.path)
         driver = self.driver
-        self.wait(lambda: driver.poll() is not None or bool(cluster and cluster.why_gone()), LOOK)
+        self.wait(lambda: driver.poll() is not None or bool(cluster and cluster.why_gone()))
+        if driver.poll() is None:
+            self.wait(lambda: driver.poll() is not None, DRIVER_GRACE)  # what it says of it is worth having
         return self._exit_code()
 
     def wait(self, done: Callable[[], bool], within: float | None = None) -> bool:
@@ -131,11 +138,15 @@ class Node:
             self._pulsed = now
             try:
                 os.utime(self.attempt.path / "node.json")
+                is_ours = is_of(self.attempt, self.who.pid)
             except FileNotFoundError:
-                # Nobody could find this job again, nor learn how it ended.
-                raise Stopped(Cause.KILLED, "its directory was removed") from None
-            except OSError as e:
+                is_ours = False
+            except OSError as e:  # a file system that is away for a while
                 say(f"node.json cannot be touched: {e}")
+                return
+            if not is_ours:
+                # Nobody could find this job again, nor learn how it ended.
+                raise Stopped(Cause.KILLED, "its directory was removed")
 
     def _classify(self, code: int | None) -> End:
         gone = self.cluster.why_gone() if self.cluster else ""
@@ -172,38 +183,48 @@ class Node:
             processes.stop(self.driver, DRIVER_GRACE)
         if self.cluster:
             self.cluster.stop()
-        end_all(self.attempt, self._children())
+        end_all(self.attempt, self.who.pid, self._children())
+        if self.cluster:
+            self.cluster.clear()
         say(f"all is gone after {time.monotonic() - began:.1f} s")
 
 
-def end_all(attempt: AttemptDirectory, children: Sequence[subprocess.Popen[bytes]] = ()) -> None:
-    """SIGKILL what is left of an attempt, below this process or by its mark, and remove Ray's directory."""
+def is_of(attempt: AttemptDirectory, node: int) -> bool:
+    """Whether the attempt is still this node's: its directory may have been removed, and even made anew."""
+    claim = attempt.claimed()
+    return claim is not None and claim.pid == node
+
+
+def end_all(attempt: AttemptDirectory, node: int, children: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+    """SIGKILL what is left of an attempt, below this process or by its mark, and remove Ray's directory.
+
+    Marks and Ray's directory only of an attempt that is still the node's: they are named alike in its successor.
+    """
     directory = command.identity(attempt)
-    left = processes.kill_all(
-        lambda: [*processes.descendants(), *processes.marked([directory])[directory]], keep=children
-    )
-    if left:
-        say("these would not die: " + ", ".join(str(p.pid) for p in left))
-    remove_temporaries(directory)
+    is_ours = is_of(attempt, node)
+
+    def left() -> list[processes.Process]:
+        return processes.descendants() + (processes.marked([directory])[directory] if is_ours else [])
+
+    stuck = processes.kill_all(left, keep=children)
+    if stuck:
+        say("these would not die: " + ", ".join(str(p.pid) for p in stuck))
+    if is_ours:
+        remove_temporaries(directory)
 
 
 def guard(node: int, attempt: AttemptDirectory) -> int:
     """Wait for the node, pass on what is meant for it, and clean up after it. Returns its exit code."""
-    while True:
-        received = signal.sigwait(_SIGNALS)
-        if received == signal.SIGCHLD:
-            with suppress(ChildProcessError):
-                pid, status = os.waitpid(node, os.WNOHANG)
-                if pid:
-                    break
-            processes.reap_others(node)
+    pid = 0
+    while not pid:
+        if signal.sigwait(_SIGNALS) == signal.SIGCHLD:
+            pid, status = os.waitpid(node, os.WNOHANG)
         else:
-            with suppress(ProcessLookupError):
-                os.kill(node, signal.SIGTERM)
+            os.kill(node, signal.SIGTERM)
     code = os.waitstatus_to_exitcode(status)
     if code:
         say(f"the node ended with {code}; ending what is left of it")
-    end_all(attempt)
+    end_all(attempt, node)
     return code
 
 
@@ -211,9 +232,7 @@ def say(text: str) -> None:
     print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
 
-def main(
-    argv: Sequence[str] | None = None, cluster: Callable[[Job, AttemptDirectory], Cluster] = RayHead
-) -> int:
+def main(argv: Sequence[str] | None = None, cluster: Callable[[Job, AttemptDirectory], Cluster] = RayHead) -> int:
     """Exit code 0: the attempt was run, or another node has it. How it ended is in its end.json."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     detach = "--detach" in arguments
@@ -243,11 +262,12 @@ def main(
         return guard(node, attempt)
     processes.adopt_orphans()
     processes.die_with_parent(parent, signal.SIGTERM)
-    is_ours = attempt.claim(processes.own_claim())
+    who = processes.own_claim()
+    is_ours = attempt.claim(who)
     os.write(tell, b"1")
     os.close(tell)
     if is_ours:
-        Node(attempt, cluster).run()
+        Node(attempt, who, cluster).run()
     else:
         say(f"pid {os.getpid()} leaves {attempt.path} to who has it")
     return 0

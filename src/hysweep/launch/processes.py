@@ -144,7 +144,11 @@ def descendants() -> list[Process]:
     return [p for p in found if is_alive(p)]
 
 
-def kill_all(find: Callable[[], Iterable[Process]], within: float = _KILLING) -> list[Process]:
+def kill_all(
+    find: Callable[[], Iterable[Process]],
+    keep: Iterable[subprocess.Popen[bytes]] = (),
+    within: float = _KILLING,
+) -> list[Process]:
     """SIGKILL whatever `find` finds until it finds nothing; returns what would not die in time."""
     deadline = time.monotonic() + within
     while True:
@@ -153,7 +157,7 @@ def kill_all(find: Callable[[], Iterable[Process]], within: float = _KILLING) ->
             return left
         for p in left:
             send(p, signal.SIGKILL)
-        reap()
+        reap(keep)
         time.sleep(0.02)
 
 

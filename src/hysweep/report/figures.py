@@ -1,7 +1,10 @@
 """What the page plots, as plain specifications that plotly.js draws; plotly itself is not imported.
 
 A trace carries, beside plotly's own fields, what the page's script turns into colours and hover texts:
-``group`` (index of the colour), ``trials`` (index of a trial and how many points are its own, run by run).
+
+    group   index of the colour
+    trials  index of a trial and how many of the points are its own, trial after trial
+    best    whether it is the best trial's own
 """
 
 from __future__ import annotations
@@ -126,6 +129,7 @@ class Figure:
     table: Table
     is_wide: bool = False
     is_summarised: bool = False
+    metric: str = ""
 
     def spec(self) -> dict[str, Any]:
         return {"data": self.traces, "layout": self.layout}
@@ -183,6 +187,13 @@ def curves(record: StudyRecord, groups: Groups) -> list[Figure]:
     return [_curve_figure(record, groups, metric, name, limit) for metric, name in shown]
 
 
+def is_thinned(record: StudyRecord, of: Sequence[Figure]) -> bool:
+    """Whether some curve has more points than are drawn of it."""
+    points = sum(len(t.curve(f.metric)) for f in of for t in record.trials)
+    drawn = sum(count - 1 for f in of for trace in f.traces for _, count in trace["trials"])
+    return bool(drawn < points)
+
+
 def _curve_figure(record: StudyRecord, groups: Groups, metric: Metric, name: str, limit: int) -> Figure:
     best = record.best
     full = [(i, t, t.curve(name)) for i, t in enumerate(record.trials) if len(t.curve(name))]
@@ -199,14 +210,10 @@ def _curve_figure(record: StudyRecord, groups: Groups, metric: Metric, name: str
     values = [v for _, _, curve in full for v in curve.values if math.isfinite(v)]
     is_log = metric.spans_decades and bool(values) and min(values) > 0 and max(values) > 50 * min(values)
     unit = metric.unit if record.has_gpu else metric.unit.replace("GPU", "slot")
-    note = metric.note
-    longest = max((len(curve) for _, _, curve in full), default=0)
-    if longest > limit:
-        note += f" Of {longest:,} points, the lowest and highest of each stretch are drawn."
     return Figure(
         name=f"curve-{metric.name}",
         title=metric.title,
-        note=f"{name}. {note}".strip(),
+        note=f"{name}. {metric.note}".strip(),
         traces=traces,
         layout={
             "xaxis": _axis("training step", rangemode="tozero"),
@@ -215,6 +222,7 @@ def _curve_figure(record: StudyRecord, groups: Groups, metric: Metric, name: str
         table=_curve_table(record, metric, name, [(t, curve) for _, t, curve in full]),
         is_wide=metric.name == "objective",
         is_summarised=True,
+        metric=name,
     )
 
 
@@ -235,7 +243,8 @@ def _line(group: int, dash: str, is_best: bool, part: Sequence[tuple[int, Curve]
         "trials": trials,
         "group": group,
         "opacity": 1 if is_best else 0.75,
-        "line": {"dash": dash, "width": 2.5 if is_best else 1.5},
+        "best": is_best,
+        "line": {"dash": dash},
         "marker": {"size": 7 if is_best else 5},
         "connectgaps": False,
     }
@@ -284,12 +293,11 @@ def is_numeric(record: StudyRecord, key: str) -> bool:
 
 
 def _is_spread(record: StudyRecord, key: str) -> bool:
-    measured = (
-        {t.point[key] for t in record.trials if key in t.point and t.latest is not None}
-        if is_numeric(record, key)
-        else ()
-    )
-    return len(measured) > 1
+    """Whether a key has so many values that a plot shows more than the leaderboard."""
+    if not is_numeric(record, key):
+        return False
+    measured = {t.point.get(key) for t in record.trials if t.latest is not None} - {None}
+    return len(measured) > (1 if key.endswith("learning_rate") else 3)
 
 
 def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Figure:
@@ -403,13 +411,11 @@ def packed(numbers: Sequence[float], kind: str) -> dict[str, str]:
 
 
 def _axis(title: str, logged: Sequence[float] | None = None, **more: Any) -> dict[str, Any]:
-    """An axis; a logarithmic one for the values in `logged`, labelled at 1, 2 and 5 where it spans few decades."""
+    """An axis; a logarithmic one for the values in `logged`, every label a whole number of its own."""
     axis = {"title": {"text": title}, "exponentformat": "e"} | more
     if not logged:
         return axis
-    decades = math.log10(max(logged) / min(logged))
-    digits = ".0~e" if max(logged) < 0.1 else "~g"
-    return axis | {"type": "log", "dtick": "D2" if decades < 2 else 1, "tickformat": digits}
+    return axis | {"type": "log", "tickformat": ".2~e" if max(logged) < 0.1 else "~g"}
 
 
 def _plot_text(text: str) -> str:

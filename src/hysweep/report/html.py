@@ -13,6 +13,8 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+from hysweep.report import words
+
 # What no page may hold: control characters, and halves of characters that JSON lets through.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _VOID = frozenset({"br", "hr", "input", "meta", "link", "img", "col"})
@@ -26,7 +28,12 @@ class Html(str):
 
 def text(of: object) -> Html:
     """Anything as text of a page: escaped, and without the characters that a page may not hold."""
-    return Html(escape(_FORBIDDEN.sub("", str(of))))
+    return Html(escape(words.DIRECTIONS.sub(_spelled, _FORBIDDEN.sub("", str(of)))))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    """A character that turns the direction of what follows, spelled out: a command is what it looks like."""
+    return f"\\u{ord(match[0]):04x}"
 
 
 def element(tag: str, /, *children: object, **attributes: object) -> Html:
@@ -71,12 +78,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """is_head: its cells name their row; class_: of its cells in the page."""
+    """is_head: its cells name their row; class_: of its cells in the page; key: its name in full, in the file."""
 
     name: str
     is_number: bool = False
     is_head: bool = False
     class_: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +126,15 @@ class Table:
     def csv(self) -> str:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([c.name for c in self.columns])
+        writer.writerow([_csv_cell(c.key or c.name) for c in self.columns])
         for row in self.rows:
             writer.writerow([_csv_cell(cell.raw) for cell in row.cells])
         return file.getvalue()
 
     @staticmethod
     def _head(column: Column) -> Html:
-        return element(
-            "th",
-            element("button", column.name, type="button"),
-            scope="col",
-            class_="n" if column.is_number else None,
-        )
+        button = element("button", column.name, type="button", title=column.key)
+        return element("th", button, scope="col", class_="n" if column.is_number else None)
 
     def _row(self, row: Row) -> Html:
         cells = []

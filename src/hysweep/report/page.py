@@ -39,7 +39,7 @@ def page(record: StudyRecord, plotly: str) -> str:
     """The whole page as text. `plotly` is the source of plotly.js, which stands in it once."""
     view = View(record)
     sections = [(title, slug, body) for title, slug, make in SECTIONS if (body := make(view)) is not None]
-    scripts = [plotly, _asset("page.js")]
+    script = _asset("page.js")
     body = element(
         "body",
         element("a", "Skip to the results", href="#main", class_="skip"),
@@ -48,13 +48,15 @@ def page(record: StudyRecord, plotly: str) -> str:
         element("main", *(_section(*section) for section in sections), class_="sheet", id="main"),
         element("div", _footer(view), class_="sheet"),
         element("script", script_json(view.data()), type="application/json", id="page-data"),
-        *(element("script", Html(script)) for script in scripts),
+        # the page's script makes it a script, once the rest can be read
+        element("script", Html(plotly), type="text/plain", id="plotly-source"),
+        element("script", Html(script)),
     )
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        _policy(scripts),
+        _policy(plotly, script),
         element("meta", name="generator", content=f"hysweep {__version__}"),
         element("title", f"{record.name} – hysweep"),
         element("style", Html(_asset("page.css"))),
@@ -81,7 +83,7 @@ def _footer(view: View) -> Html:
     )
 
 
-def _policy(scripts: Iterable[str]) -> Html:
+def _policy(*scripts: str) -> Html:
     """Only these very scripts may run and nothing may be loaded, even if some text were to break out."""
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
     allowed = " ".join(f"'sha256-{h}'" for h in hashes)

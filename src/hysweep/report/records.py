@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import statistics
 import time
 from array import array
@@ -39,6 +40,7 @@ SCORE = "critic/score/mean"
 STEP_SECONDS = "timing_s/step"
 
 T = TypeVar("T")
+_CAUSES = frozenset(str(cause) for cause in Cause)
 # What a torn, foreign or half-written file makes a reader raise.
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError)
 
@@ -87,7 +89,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One job of a trial. Times are unix seconds; `ended` and `cause` are None while it runs."""
+    """One job of a trial. Times are unix seconds; `ended` and `cause` are None while it runs.
+
+    cause  the controller's word, once it has booked the attempt: a job that it stopped says only that it was killed
+    """
 
     number: int
     started: float | None = None
@@ -99,6 +104,7 @@ class AttemptRecord:
     lines: tuple[str, ...] = ()
     gpus: int = 0
     total_steps: int | None = None
+    last_step: int | None = None
     is_claimed: bool = False
 
     def seconds(self, now: float, silence_s: float) -> float:
@@ -115,7 +121,7 @@ class LedgerEntry:
 
     trial: int
     attempt: int
-    cause: str
+    cause: Cause
     gpus: int
     gpu_hours: float
 
@@ -251,6 +257,16 @@ class StudyRecord:
     @property
     def metric(self) -> str:
         return str(self.setting("metric"))
+
+    @property
+    def pruner(self) -> Mapping[str, Any]:
+        """The fields of `schema.Pruner`, as written."""
+        return _mapping(self.settings.get("pruner"))
+
+    @property
+    def pruned_by(self) -> str:
+        """The metric that the pruner looks at."""
+        return str(self.pruner.get("metric") or self.metric)
 
     @property
     def is_maximised(self) -> bool:
@@ -413,8 +429,10 @@ def _read_trial(
     stamp: tuple[tuple[str, int, int], ...],
     faults: list[str],
 ) -> TrialRecord:
-    attempts = tuple(_read_attempt(a) for a in _attempted(trial.attempts, []))
     steps = _attempted(trial.metrics, {})
+    last_step = max(steps, default=None)
+    directories = _attempted(trial.attempts, [])
+    attempts = tuple(_read_attempt(a, last_step if len(directories) == 1 else _last_step(a)) for a in directories)
     config = _mapping(_yaml(trial.config_file, faults))
     state = _attempted(trial.state)
     if not isinstance(state, State):
@@ -431,13 +449,17 @@ def _read_trial(
         attempts=attempts,
         metric=metric,
         curves=_curves(steps, wanted),
-        last_step=max(steps, default=None),
+        last_step=last_step,
         total_steps=total or _whole(_at(config, "trainer.total_steps")),
         files=stamp,
     )
 
 
-def _read_attempt(attempt: AttemptDirectory) -> AttemptRecord:
+def _last_step(attempt: AttemptDirectory) -> int | None:
+    return max((step for step, _ in _attempted(attempt.metrics, [])), default=None)
+
+
+def _read_attempt(attempt: AttemptDirectory, last_step: int | None) -> AttemptRecord:
     end = _attempted(attempt.end)
     claim = _attempted(attempt.claimed)
     job = _mapping(_attempted(attempt.job))
@@ -453,13 +475,15 @@ def _read_attempt(attempt: AttemptDirectory) -> AttemptRecord:
         lines=tuple(str(line) for line in known.lines) if known else (),
         gpus=(_whole(job.get("nodes")) or 1) * (_whole(job.get("gpus_per_node")) or 1) if job else 0,
         total_steps=_whole(job.get("total_steps")),
+        last_step=last_step,
         is_claimed=claim is not None,
     )
 
 
 def _costed(trial: TrialRecord, ledger: tuple[LedgerEntry, ...], now: float, silence_s: float) -> TrialRecord:
     """The trial with what it has cost by `now`, and what pruning it spared."""
-    booked = {e.attempt: e.gpu_hours for e in ledger if e.trial == trial.number}
+    entries = {e.attempt: e for e in ledger if e.trial == trial.number}
+    booked = {number: entry.gpu_hours for number, entry in entries.items()}
     seconds = {a.number: a.seconds(now, silence_s) for a in trial.attempts}
     running = {a.number: seconds[a.number] / 3600 * a.gpus for a in trial.attempts if a.number not in booked}
     spent = sum(booked.values()) + sum(running.values())
@@ -469,7 +493,8 @@ def _costed(trial: TrialRecord, ledger: tuple[LedgerEntry, ...], now: float, sil
         gpus = next((a.gpus for a in reversed(trial.attempts) if a.gpus), 1)
         a_step = statistics.median(measured) * gpus / 3600 if measured else spent / trial.last_step
         saved = max(0, trial.total_steps - trial.last_step) * a_step
-    return replace(trial, seconds=sum(seconds.values()), gpu_hours=spent, saved_gpu_hours=saved)
+    attempts = tuple(replace(a, cause=entries[a.number].cause) if a.number in entries else a for a in trial.attempts)
+    return replace(trial, attempts=attempts, seconds=sum(seconds.values()), gpu_hours=spent, saved_gpu_hours=saved)
 
 
 def _curves(steps: Mapping[int, Mapping[str, Any]], metrics: Collection[str]) -> dict[str, Curve]:
@@ -488,7 +513,8 @@ def _ledger(directory: StudyDirectory) -> Iterator[LedgerEntry]:
         trial, cost = _whole(e["trial"]), _finite(e["gpu_hours"])
         if trial is not None and cost is not None:
             attempt, gpus = _whole(e.get("attempt")) or 0, _whole(e.get("gpus")) or 0
-            yield LedgerEntry(trial, attempt, str(e.get("cause") or Cause.UNKNOWN), gpus, cost)
+            cause = Cause(e["cause"]) if e.get("cause") in _CAUSES else Cause.UNKNOWN
+            yield LedgerEntry(trial, attempt, cause, gpus, cost)
 
 
 def _stamp(trial: TrialDirectory) -> tuple[tuple[str, int, int], ...]:
@@ -532,7 +558,7 @@ def _relative(path: Path) -> str:
 
 
 def _command(given: Any) -> str:
-    return " ".join(map(str, given)) if isinstance(given, list) else str(given or "")
+    return shlex.join(map(str, given)) if isinstance(given, list) else str(given or "")
 
 
 def _grammar(given: Any) -> str:

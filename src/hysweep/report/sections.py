@@ -20,6 +20,8 @@ from hysweep.report.records import SCORE, AttemptRecord, Standing, StudyRecord, 
 from hysweep.schema.override import emit
 from hysweep.track import Cause, Phase
 
+SHOWN_FAILURES = 3
+
 # Ends of an attempt that nobody has to look into.
 _FINE = frozenset({Cause.COMPLETED, Cause.PRUNED, Cause.CANCELLED})
 
@@ -40,6 +42,7 @@ class View:
             "groups": self.groups.names,
             "numbers": [t.number for t in trials],
             "points": [self.record.label(t) for t in trials],
+            "order": [trials.index(t) for t in self.record.ranked],
             "trials": [escape(f"trial {t.number} · {self.record.label(t)} · {t.word}") for t in trials],
             "figures": {f.name: f.spec() for f in [*self.curves, *self.scatters]},
         }
@@ -72,23 +75,27 @@ def _question(record: StudyRecord) -> Html:
         "best": "its best value",
         "mean_last": f"the mean of its last {record.setting('last')} values",
     }.get(str(record.setting("reduce")), "")
-    pruner = record.settings.get("pruner")
-    pruner = pruner if isinstance(pruner, dict) else {}
-    n_trials = record.setting("n_trials")
     parts: list[object] = [
         "Maximise " if record.is_maximised else "Minimise ",
         element("code", record.metric),
         f" ({reduced})" if reduced else "",
-        f" over {n_trials} trials" if n_trials else " over every point of the space",
+        _extent(record),
         f", {record.setting('max_parallel')} at a time, sampler {record.setting('sampler')}",
     ]
-    if pruner.get("name") not in (None, "none"):
-        parts += [f", pruner {pruner['name']}"]
-        if pruner.get("metric") not in (None, record.metric):
-            parts += [" on ", element("code", pruner["metric"])]
+    if record.pruner.get("name") not in (None, "none"):
+        parts += [f", pruner {record.pruner['name']}"]
+        if record.pruned_by != record.metric:
+            parts += [" on ", element("code", record.pruned_by)]
     if record.budget_gpu_hours is not None:
         parts += [f", at most {words.hours(record.budget_gpu_hours)} {record.hour_unit}"]
     return element("p", *parts, ".", class_="question")
+
+
+def _extent(record: StudyRecord) -> str:
+    n_trials = record.setting("n_trials")
+    if n_trials:
+        return f" over {words.counted(n_trials, 'trial')}"
+    return " over every point of the space" if record.space else " in one trial"
 
 
 # ---- summary ----------------------------------------------------------------------------------------------------
@@ -122,7 +129,10 @@ def _best_card(record: StudyRecord) -> Html:
     leading = _leading(record)
     if leading:
         return _card("Ahead so far", words.number(leading.latest), _trial_link(record, leading))
-    return _card("Best value", words.NOTHING, "no trial has completed" + (" yet" if record.is_live else ""))
+    if record.is_live or not record.trials:
+        return _card("Best value", words.NOTHING, "no trial has completed yet")
+    why = element("a", "why", href="#failures")
+    return _card("Best value", words.NOTHING, join(["no trial has completed: ", why]))
 
 
 def _trials_card(record: StudyRecord) -> Html:
@@ -150,7 +160,11 @@ def _trials_card(record: StudyRecord) -> Html:
 
 
 def _time_card(record: StudyRecord) -> Html:
-    return _card("Time", words.duration(record.seconds), "so far" if record.is_live else "from start to last end")
+    return _card(
+        "Time",
+        words.duration(record.seconds),
+        "from start to last end" if record.trials and not record.is_live else "so far",
+    )
 
 
 def _cost_cards(record: StudyRecord) -> list[Html]:
@@ -160,7 +174,7 @@ def _cost_cards(record: StudyRecord) -> list[Html]:
     cards = [_card(unit[0].upper() + unit[1:], words.hours(record.gpu_hours), budget, slots)]
     pruned = record.counts.get(Standing.PRUNED, 0)
     if pruned:
-        saved = f"{unit}: the steps that {pruned} pruned trial{'s' * (pruned > 1)} did not take"
+        saved = f"{unit}: the steps that {words.counted(pruned, 'pruned trial')} did not take"
         cards.append(_card("Saved by pruning", f"≈ {words.hours(record.saved_gpu_hours)}", saved))
     return cards
 
@@ -294,8 +308,8 @@ def _asked(view: View) -> Html | None:
         facts.append(("Versions", join((f"{name} {version}" for name, version in record.versions.items()), " · ")))
     if not facts:
         return None
-    return element("div", element("dl", *(join([element("dt", k), element("dd", v)]) for k, v in facts), class_="facts"),
-                   class_="panel")  # fmt: skip
+    rows = (join([element("dt", name), element("dd", told)]) for name, told in facts)
+    return element("div", element("dl", *rows, class_="facts"), class_="panel")
 
 
 def _leaderboard(view: View) -> Html | None:
@@ -321,10 +335,10 @@ def _leaderboard(view: View) -> Html | None:
                     ),
                     *(_point_cell(record, trial, key) for key in record.keys),
                     Cell(values[i], trial.latest),
+                    Cell(_badge(trial.word, trial.standing), trial.word),
+                    Cell(_steps(trial), trial.last_step),
                     Cell(firsts[i], trial.score.first),
                     Cell(lasts[i], trial.score.last),
-                    Cell(_steps(trial), trial.last_step),
-                    Cell(_badge(trial.word, trial.standing), trial.word),
                     Cell(words.duration(trial.seconds or None), round(trial.seconds) or None),
                     Cell(hours[i], round(trial.gpu_hours, 6)),
                 ],
@@ -335,19 +349,21 @@ def _leaderboard(view: View) -> Html | None:
     columns = [
         Column("rank", True),
         Column("trial", is_head=True, class_="nowrap"),
-        *(Column(names[key], figures.is_numeric(record, key)) for key in record.keys),
+        *(Column(names[key], figures.is_numeric(record, key), key=key) for key in record.keys),
         Column("value", True),
+        Column("state"),
+        Column("steps", True),
         Column("first reward", True),
         Column("last reward", True),
-        Column("steps", True),
-        Column("state"),
         Column("time", True),
         Column(record.hour_unit, True),
     ]
     table = Table("leaderboard", "Leaderboard", columns, rows)
     search = element("input", type="search", placeholder="Filter, e.g. cispo completed", aria_label="Filter the trials",
                      data_filter="leaderboard")  # fmt: skip
-    count = element("span", f"{len(trials)} trials", id="leaderboard-count", class_="soft small", role="status")
+    count = element(
+        "span", words.counted(len(trials), "trial"), id="leaderboard-count", class_="soft small", role="status"
+    )
     note = f"Value: {record.metric}; of a trial that did not complete, the last one measured."
     reward = f"Reward: {SCORE}."
     return join(
@@ -367,6 +383,8 @@ def _curve_section(view: View) -> Html | None:
     if not view.curves:
         return None
     note = "A line is a trial" + (", the thick one the best." if view.record.best else ".")
+    if figures.is_thinned(view.record, view.curves):
+        note += " Of a long curve the lowest and the highest point of each stretch are drawn."
     return join([element("p", note, class_="soft small"), _legend(view), _figures(view.curves)])
 
 
@@ -398,8 +416,22 @@ def _legend(view: View) -> Html:
         "fieldset",
         element("legend", groups.key[:1].upper() + groups.key[1:] or "Shown"),
         *boxes,
+        _most(len(view.record.trials)),
         class_="legend",
     )
+
+
+def _most(count: int) -> Html | None:
+    """How many trials the curves show, the best first: beyond some dozens, lines hide each other."""
+    if count <= 15:
+        return None
+    chosen = 25 if count > 40 else count
+    options = [
+        element("option", f"the best {n}" if n < count else f"all {n}", value=n, selected=n == chosen)
+        for n in (10, 25, 50, count)
+        if n <= count
+    ]
+    return element("label", "Curves of ", element("select", *options, id="most"))
 
 
 def _figures(of: Iterable[Figure]) -> Html:
@@ -430,7 +462,7 @@ def _pruned(view: View) -> Html | None:
     trials = [t for t in record.trials if t.standing is Standing.PRUNED]
     if not trials:
         return None
-    metric = str((record.settings.get("pruner") or {}).get("metric") or record.metric)
+    metric = record.pruned_by
     values = words.aligned([t.curve(metric).last for t in trials])
     saved = words.aligned_hours([t.saved_gpu_hours for t in trials])
     against = [_against(record, t) for t in trials]
@@ -507,10 +539,16 @@ def _failed(record: StudyRecord) -> Iterable[_Failure]:
 
 
 def _cause(record: StudyRecord, cause: Cause, failures: list[_Failure]) -> Html:
-    count = element("span", f"{len(failures)} attempt{'s' * (len(failures) > 1)}", class_="soft small")
+    """One cause with its attempts; many of them fold away behind the first few."""
+    count = element("span", words.counted(len(failures), "attempt"), class_="soft small")
+    if cause is Cause.INFEASIBLE:
+        count = element("span", f"{len(failures)} refused before any job was asked for", class_="soft small")
     standing = Standing.INFEASIBLE if cause is Cause.INFEASIBLE else Standing.FAILED
     title = element("h3", _badge(cause, standing), count)
-    return element("div", title, *(_article(record, failure) for failure in failures), class_="cause")
+    articles = [_article(record, failure) for failure in failures]
+    rest = articles[SHOWN_FAILURES:]
+    more = element("details", element("summary", f"{len(rest)} more"), *rest) if rest else None
+    return element("div", title, *articles[:SHOWN_FAILURES], more, class_="cause")
 
 
 def _article(record: StudyRecord, failure: _Failure) -> Html:
@@ -520,8 +558,8 @@ def _article(record: StudyRecord, failure: _Failure) -> Html:
         facts.append(f"attempt {attempt.number} of {len(trial.attempts)}")
     if attempt and attempt.phase is not Phase.UNKNOWN:
         facts.append(f"in {attempt.phase.replace('_', ' ')}")
-    if trial.last_step is not None:
-        facts.append(f"trial reached step {trial.last_step}")
+    if attempt:
+        facts.append(f"after step {attempt.last_step}" if attempt.last_step else "before its first step")
     if attempt is None or attempt is not trial.attempts[-1]:
         facts.append(f"then {trial.word}" if attempt else "never submitted")
     log = None

@@ -207,7 +207,7 @@ def _title(record: StudyRecord, width: int) -> Text:
 
 def _counts(record: StudyRecord) -> Text:
     of = record.setting("n_trials")
-    parts = [Text(f"{len(record.trials)} of {of} trials" if of else f"{len(record.trials)} trials")]
+    parts = [Text(words.counted(len(record.trials), "trial", of))]
     parts += [Text(f"{n} {standing}", style=_STYLES[standing]) for standing, n in record.counts.items()]
     return Text(" · ").join(parts)
 
@@ -259,7 +259,7 @@ def _event_lines(record: StudyRecord, count: int) -> list[Text]:
 
 
 def _event(event: Mapping[str, Any]) -> str:
-    details = {k: v for k, v in event.items() if k not in ("time", "event", "trial")}
+    details = {k: v for k, v in event.items() if k not in ("time", "event", "trial", "id", "job")}
     trial = [f"trial {event['trial']}"] if "trial" in event else []
     told = [_detail(key, v) for key, v in details.items() if v not in (None, "")]
     name = str(event.get("event", ""))

@@ -25,7 +25,8 @@ _SHORT = {
     "max_response_length": "response",
     "weight_decay": "decay",
 }
-_DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c")
+# Characters that turn the direction of what follows: text that holds one is not what it looks like.
+DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 
 
 def clean(text: object, limit: int | None = None) -> str:
@@ -35,7 +36,7 @@ def clean(text: object, limit: int | None = None) -> str:
 
 
 def _harmless(c: str) -> str:
-    if c.isprintable() and c not in _DIRECTIONS:
+    if c.isprintable() and not DIRECTIONS.match(c):
         return c
     return " " if unicodedata.category(c) in ("Cc", "Zl", "Zp", "Zs") else ""
 
@@ -72,6 +73,13 @@ def aligned(values: Sequence[float | None]) -> list[str]:
         return [NOTHING if v is None else f"{v:.2e}" if math.isfinite(v) else str(v) for v in values]
     decimals = max(0, 4 - max(0, math.floor(math.log10(largest)))) if largest else 0
     return [NOTHING if v is None else f"{v:,.{decimals}f}" for v in values]
+
+
+def counted(count: int, noun: str, of: int | None = None) -> str:
+    """1 trial, 2 trials, 2 of 6 trials."""
+    if of:
+        return f"{count} of {of} {noun}s"
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def duration(seconds: float | None) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hysweep.check import lacks_for
 from hysweep.compose import Composer, Composition
+from hysweep.launch import launcher
 from hysweep.schema import BadInput, Problem
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.preview import Preview, preview
@@ -55,6 +56,7 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     looked = preview(definition, composer)
     if not any(p.is_feasible for p in looked):
         raise NothingFeasible(looked)
+    launcher(composition.trial.cluster.launcher)  # says so if there is none
     if lacking := lacks_for(composition.trial):
         raise BadInput(*lacking)
     try:

@@ -16,7 +16,9 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -52,16 +54,21 @@ class Controller:
     Raises BadInput when another controller has it, or when the directory holds no study.
     """
 
-    def __init__(self, directory: StudyDirectory, changes: dict[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        directory: StudyDirectory,
+        changes: dict[str, object] | None = None,
+        launchers: Callable[[str], Launcher] = launcher,
+    ) -> None:
+        """`changes`: settings of the study that hold from now on (see definition.CHANGEABLE)."""
         self.directory = directory
         self._composer = Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
         self.definition = load_definition(directory, self._composer)
         if changes:
-            from dataclasses import replace
-
             self.definition = replace(self.definition, study=replace(self.definition.study, **changes))  # type: ignore[arg-type]
         self._lock = FileLock(directory.lock_file, blocking=False)
-        self._launchers: dict[str, Launcher] = {}
+        self._frozen: dict[Path, Trial] = {}
+        self._launcher_named = cache(launchers)
         self._exhausted = False
 
     def __enter__(self) -> Controller:
@@ -157,7 +164,7 @@ class Controller:
             if state.status is not Status.SUBMITTED or state.job_id is None:
                 continue
             job = looks.get(state.job_id)
-            if job is not None and job.state == "ended":
+            if job is not None and job.is_over:
                 self._after_attempt(trial, state, job)
             elif state.ending is not None:
                 self._launcher(trial).cancel([state.job_id])  # idempotent: asks again, harder in the end
@@ -169,10 +176,10 @@ class Controller:
         by_launcher: dict[str, list[str]] = {}
         for trial, state in live:
             if state.job_id is not None:
-                by_launcher.setdefault(self._job(trial).launcher, []).append(state.job_id)
+                by_launcher.setdefault(self._config(trial).cluster.launcher, []).append(state.job_id)
         found: dict[str, JobState] = {}
         for name, ids in by_launcher.items():
-            found |= self._launchers.setdefault(name, launcher(name)).states(ids)
+            found |= self._launcher_named(name).states(ids)
         return found
 
     def _watch(self, trial: TrialDirectory, state: State) -> None:
@@ -201,7 +208,7 @@ class Controller:
         """A job is gone: why, what it cost, and what to do about it."""
         attempt = trial.attempt(state.attempt)
         end = attempt.end()
-        cause = end.cause if end else Cause.KILLED
+        cause = end.cause if end else (job.cause or Cause.KILLED)
         reason = end.reason if end else (job.reason or "the node process is gone and left no word")
         if state.ending is not None and cause is not Cause.COMPLETED:
             cause, reason = state.ending, state.reason
@@ -222,8 +229,8 @@ class Controller:
         budget = self.definition.study.budget_gpu_hours
         if budget is not None and self.gpu_hours() >= budget:
             return False
-        ends = [a.end() for a in trial.attempts()]
-        alike = sum(1 for e in ends if e is None or e.cause is cause)
+        # the ledger has the cause that counts: what the controller asked for goes before what the node saw
+        alike = sum(1 for e in self.directory.ledger() if e["trial"] == trial.number and e["cause"] == cause)
         if action.needs_progress:
             steps = [a.metrics()[-1][0] if a.metrics() else 0 for a in trial.attempts()]
             return steps[-1] > max([0, *steps[:-1]])
@@ -350,7 +357,10 @@ class Controller:
     # --- small facts
 
     def _config(self, trial: TrialDirectory) -> Trial:
-        return load_trial(trial.config_file.read_text(encoding="utf-8"))
+        """What was frozen: it cannot have changed, so it is read once."""
+        if trial.path not in self._frozen:
+            self._frozen[trial.path] = load_trial(trial.config_file.read_text(encoding="utf-8"))
+        return self._frozen[trial.path]
 
     def _job(self, trial: TrialDirectory) -> Job:
         """The job of a trial, from what was frozen into its directory."""
@@ -358,8 +368,7 @@ class Controller:
         return compile_trial(self._config(trial), trial.path.absolute(), label)
 
     def _launcher(self, trial: TrialDirectory) -> Launcher:
-        name = self._config(trial).cluster.launcher
-        return self._launchers.setdefault(name, launcher(name))
+        return self._launcher_named(self._config(trial).cluster.launcher)
 
     def _gpus(self, trial: TrialDirectory) -> int:
         return self._config(trial).world_size

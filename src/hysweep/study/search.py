@@ -37,6 +37,8 @@ class Search:
 
     def __init__(self, definition: Definition, journal: Path) -> None:
         self._definition = definition
+        for stale in journal.parent.glob(f"{journal.name}.lock*"):
+            stale.unlink()  # of a controller that was killed: whoever holds the study's lock is alone here
         mend_journal(journal)
         is_new = not journal.exists()
         backend = JournalFileBackend(str(journal.absolute()), lock_obj=JournalFileOpenLock(str(journal.absolute())))

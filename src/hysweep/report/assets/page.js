@@ -9,8 +9,17 @@
 
   // ---- figures ----------------------------------------------------------------------------------------------
 
+  /** plotly.js takes a second to read, so it waits until the page is there: it stands in the file as mere text. */
+  function loadPlotly() {
+    if (window.Plotly) return;
+    const script = document.createElement("script");
+    script.textContent = document.getElementById("plotly-source").textContent;
+    document.head.append(script);
+  }
+
   const KINDS = { u2: Uint16Array, f4: Float32Array, f8: Float64Array };
   const hidden = { groups: new Set(), dashes: new Set() };
+  const most = document.getElementById("most"); // how many trials are drawn, the best first
   const drawn = new Map(); // element -> the specification it was drawn from
 
   function unpacked({ dtype, bdata }) {
@@ -18,14 +27,31 @@
     return new KINDS[dtype](bytes.buffer);
   }
 
-  /** Typed arrays instead of base64, and for each point the index of its trial. Done once a figure. */
+  /** Typed arrays instead of base64. Done once a figure. */
   function unpack(spec) {
     for (const trace of spec.data) {
       trace.x = unpacked(trace.x);
       trace.y = unpacked(trace.y);
-      trace.owner = trace.trials.flatMap(([trial, count]) => new Array(count).fill(trial));
     }
     return spec;
+  }
+
+  const everyTrial = new Set(page.order);
+  const drawnTrials = () => most ? new Set(page.order.slice(0, Number(most.value))) : everyTrial;
+
+  /** The points of a trace that belong to some trials, each point with the text that names its trial. */
+  function part(trace, trials) {
+    const points = { x: [], y: [], customdata: [] };
+    let at = 0;
+    for (const [trial, count] of trace.trials) {
+      for (let i = at; trials.has(trial) && i < at + count; i++) {
+        points.x.push(trace.x[i]);
+        points.y.push(trace.y[i]);
+        points.customdata.push(page.trials[trial]);
+      }
+      at += count;
+    }
+    return points;
   }
 
   function theme() {
@@ -37,23 +63,37 @@
     };
   }
 
+  /** Labels of a logarithmic axis: 1, 2 and 5 where few decades are seen, else whole decades. */
+  function logTicks(values) {
+    let [low, high] = [Infinity, 0];
+    for (const v of values) if (v > 0 && v < Infinity) { low = Math.min(low, v); high = Math.max(high, v); }
+    const decades = Math.log10(high / low);
+    return { dtick: decades < 2.2 ? "D2" : Math.max(1, Math.round(decades / 6)) };
+  }
+
   function styled(spec) {
     const look = theme();
+    const trials = drawnTrials();
+    const thin = trials.size > 30;
     const axis = { gridcolor: look.grid, zerolinecolor: look.grid, linecolor: look.grid, automargin: true };
-    const titled = (own) => ({ ...axis, ...own, title: { standoff: 8, font: { size: 12, color: look.soft }, ...own.title } });
+    const titled = (own, values) => ({
+      ...axis, ...own, ...(own.type === "log" ? logTicks(values.flat()) : {}),
+      title: { standoff: 8, font: { size: 12, color: look.soft }, ...own.title },
+    });
     const data = spec.data.map((trace) => ({
-      type: trace.type, mode: trace.mode, x: trace.x, y: trace.y, opacity: trace.opacity, connectgaps: false,
-      line: { ...trace.line, color: look.groups[trace.group] },
+      ...part(trace, trace.mode === "markers" ? everyTrial : trials),
+      type: trace.type, mode: trace.mode, opacity: trace.opacity, connectgaps: false,
+      line: { ...trace.line, width: thin && !trace.best ? 1 : trace.best ? 2.5 : 1.5, color: look.groups[trace.group] },
       marker: { ...trace.marker, color: look.groups[trace.group] },
-      text: trace.owner.map((trial) => page.trials[trial]),
-      hovertemplate: trace.mode === "markers" ? "%{text}<br>%{x:.3g}: <b>%{y:.4~g}</b><extra></extra>"
-        : "%{text}<br>step %{x}: <b>%{y:.4~g}</b><extra></extra>",
+      hovertemplate: trace.mode === "markers" ? "%{customdata}<br>%{x:.3g}: <b>%{y:.4~g}</b><extra></extra>"
+        : "%{customdata}<br>step %{x}: <b>%{y:.4~g}</b><extra></extra>",
       visible: !hidden.groups.has(trace.group) && !hidden.dashes.has((trace.line || {}).dash),
       showlegend: false,
     }));
     const layout = {
       ...spec.layout,
-      xaxis: titled(spec.layout.xaxis), yaxis: titled(spec.layout.yaxis),
+      xaxis: titled(spec.layout.xaxis, data.map((trace) => trace.x)),
+      yaxis: titled(spec.layout.yaxis, data.map((trace) => trace.y)),
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: look.font, size: 12, color: look.text },
       margin: { l: 8, r: 8, t: 8, b: 8 }, hovermode: "closest", dragmode: narrow.matches ? false : "zoom",
@@ -70,6 +110,7 @@
   };
 
   function draw(element) {
+    loadPlotly();
     if (!drawn.has(element)) drawn.set(element, unpack(page.figures[element.dataset.figure]));
     const { data, layout } = styled(drawn.get(element));
     return Plotly.react(element, data, layout, CONFIG);
@@ -84,6 +125,8 @@
     }
   }, { rootMargin: "300px" });
   all("[data-figure]").forEach((element) => watcher.observe(element));
+  const whenIdle = window.requestIdleCallback || ((callback) => setTimeout(callback, 200));
+  addEventListener("load", () => { if (all("[data-figure]").length) whenIdle(loadPlotly); });
   dark.addEventListener("change", redraw);
   addEventListener("beforeprint", () => all("[data-figure]").forEach(draw));
 
@@ -93,6 +136,8 @@
     if (box.checked) set.delete(value); else set.add(value);
     redraw();
   }));
+
+  if (most) most.addEventListener("change", redraw);
 
   // ---- data of curves as a file -----------------------------------------------------------------------------
 
@@ -106,10 +151,13 @@
   function curveCsv(spec) {
     const rows = [["trial", "point", "step", "value"]];
     for (const trace of spec.data) {
-      trace.owner.forEach((trial, i) => {
-        const isGap = i + 1 === trace.owner.length || trace.owner[i + 1] !== trial; // ends the line of a trial
-        if (!isGap) rows.push([page.numbers[trial], page.points[trial], trace.x[i], Number(trace.y[i].toPrecision(7))]);
-      });
+      let at = 0;
+      for (const [trial, count] of trace.trials) {
+        for (let i = at; i < at + count - 1; i++) { // the last is the gap after the line of a trial
+          rows.push([page.numbers[trial], page.points[trial], trace.x[i], Number(trace.y[i].toPrecision(7))]);
+        }
+        at += count;
+      }
     }
     return rows.map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
   }

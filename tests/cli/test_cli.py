@@ -1,0 +1,162 @@
+"""The command line as a person meets it: whole processes, exit codes, one clear error, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HYSWEEP = [sys.executable, "-m", "hysweep"]
+
+
+def hysweep(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*HYSWEEP, *words], capture_output=True, text=True, env=os.environ | env, timeout=120, stdin=subprocess.DEVNULL
+    )
+
+
+VERBS = ["run", "show", "check", "plan", "status", "resume", "cancel", "report", "doctor", "completion"]
+
+
+def test_hysweep_alone_shows_the_verbs() -> None:
+    answer = hysweep()
+    text = answer.stdout + answer.stderr
+    assert all(f"  {verb} " in text for verb in VERBS)
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
+    answer = hysweep(verb, "--help")
+    assert answer.returncode == 0
+    assert "Example: " in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "trainer.lr=1"], "trainer.lr = 1: there is no such key; did you mean trainer.learning_rate"),
+        (["run", "algorithm=grpoo"], "did you mean grpo"),
+        (["run", "trainer.total_steps=many"], "trainer.total_steps = many"),
+        (["run", "trainer.total_steps=0"], "at least 1"),
+        (["run", "algorithm=grpo,rloo"], "add -m"),
+        (["run", "sweep=quickstart"], "add -m"),
+        (["run", "-m", "nokey=1,2"], "nokey"),
+        (["run", "-m", "trainer.learning_rate=interval(1e-3,1e-4)"], "is empty"),
+        (["run", "-m", "trainer.learning_rate=interval(1e-4,1e-3)"], "study.n_trials"),
+        (["run", "--nope"], "--nope"),
+        (["run", "--config-dir", "nowhere"], "nowhere"),
+        (["run", "-m", "sweep=quickstart", "study.enqueue=[{algorithm:ppo}]"], "study.enqueue[0].algorithm"),
+        (["run", "study.root=/proc/nothing/here"], "study.root"),
+        (["run", "study.name=a/b"], "study.name"),
+        (["run", "cluster.launcher=slurm"], "cluster.launcher = slurm"),
+        (["check", "trainer.lr=1"], "trainer.lr"),
+        (["show", "x=1"], "x = 1"),
+        (["plan", "sweep=nope"], "sweep = nope"),
+        (["status", "nowhere"], "holds no study"),
+        (["resume", "nowhere"], "holds no study"),
+        (["cancel", "nowhere"], "holds no study"),
+        (["report", "nowhere"], "holds no study"),
+        (["frobnicate"], "frobnicate"),
+        (["status"], "DIR"),
+    ],
+)
+def test_bad_input_is_one_clear_error(words: list[str], says: str, tmp_path: Path) -> None:
+    answer = hysweep(*words)
+    assert answer.returncode == 2, answer
+    assert says in answer.stderr
+    assert "Traceback" not in answer.stderr + answer.stdout
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_what_cannot_run_is_not_started(tmp_path: Path) -> None:
+    answer = hysweep("run", "data.train_files=[missing.parquet]")
+    assert answer.returncode == 1
+    assert "data.train_files = missing.parquet: there is no such file" in answer.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_answers_in_words_and_in_json() -> None:
+    good, bad = hysweep("check"), hysweep("check", "rollout.n=1", "--json")
+    assert (good.returncode, bad.returncode) == (0, 1)
+    [looked] = json.loads(bad.stdout)
+    assert looked["problems"][0]["key"] == "rollout.n"
+    assert not looked["is_feasible"]
+
+
+def test_check_looks_at_every_trial_of_a_sweep() -> None:
+    answer = hysweep("check", "algorithm=grpo,gspo", "algorithm.clip_ratio_c=3,10", "--json")
+    looked = json.loads(answer.stdout)
+    assert len(looked) == 4
+    assert [p["point"] for p in looked if not p["is_feasible"]] == [{"algorithm": "gspo", "algorithm.clip_ratio_c": 10}]
+
+
+def test_warnings_stop_only_the_strict() -> None:
+    words = ("check", "rollout.temperature=0.3")
+    assert hysweep(*words).returncode == 0
+    assert hysweep(*words, "--strict").returncode == 1
+
+
+def test_show_prints_what_would_run() -> None:
+    config = hysweep("show", "algorithm=cispo")
+    assert "loss_mode: cispo" in config.stdout
+    command = hysweep("show", "algorithm=cispo", "--verl")
+    assert "python -m verl.trainer.main_ppo" in command.stdout
+    assert "actor_rollout_ref.actor.policy_loss.loss_mode=cispo" in command.stdout
+    assert json.loads(hysweep("show", "--json").stdout)["algorithm"]["adv_estimator"] == "grpo"
+    assert "trainer.learning_rate" in hysweep("show", "--doc").stdout
+
+
+def test_plan_writes_nothing_and_counts(tmp_path: Path) -> None:
+    facts = json.loads(hysweep("plan", "sweep=hy3_algorithms", "--json").stdout)
+    assert (facts["trials"], facts["nodes_per_trial"], facts["gpus_per_trial"]) == (40, 16, 128)
+    assert facts["gpu_hours_at_most"] == 20000
+    assert "python" in hysweep("plan", "sweep=quickstart").stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hydras_own_flags_work() -> None:
+    answer = hysweep("run", "--cfg", "job", "algorithm=cispo")
+    assert answer.returncode == 0, answer.stderr
+    assert "loss_mode: cispo" in answer.stdout
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m hysweep show --doc | head -1", shell=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+
+
+def test_completion_knows_groups_options_and_fields() -> None:
+    def complete(word: str) -> str:
+        return hysweep(_HYSWEEP_COMPLETE="bash_complete", COMP_WORDS=f"hysweep run {word}", COMP_CWORD="2").stdout
+
+    assert "algorithm=cispo" in complete("algorithm=")
+    assert "trainer.learning_rate=" in complete("trainer.le")
+    assert "algorithm.loss_mode=gspo" in complete("algorithm.loss_mode=g")
+    assert "_HYSWEEP_COMPLETE" in hysweep("completion", "bash").stdout
+
+
+def test_doctor_names_what_is_there() -> None:
+    findings = {f["name"]: f for f in json.loads(hysweep("doctor", "--json").stdout)}
+    assert findings["python"]["is_good"]
+    assert {"verl", "torch", "ray", "SLURM", "disk"} <= set(findings)
+    assert all(f["cure"] for f in findings.values() if not f["is_good"])
+
+
+def test_a_verb_that_needs_no_training_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['hysweep', 'check']\n"
+        "from hysweep.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as e: assert e.code == 0, e.code\n"
+        "heavy = {'torch', 'ray', 'verl', 'vllm', 'wandb', 'plotly', 'optuna', 'pandas', 'numpy', 'transformers'}\n"
+        "print('heavy:', sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "heavy: []" in done.stdout, done

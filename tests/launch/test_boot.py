@@ -1,0 +1,183 @@
+"""Booting Ray, without Ray: what is retried, what is said, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hysweep.compile.job import Job
+from hysweep.launch import boot, command, processes
+from hysweep.launch.boot import BootFailed, RayHead
+from hysweep.track import AttemptDirectory, Cause
+from tests.launch.attempts import HERE, wait_for
+
+New = Callable[..., AttemptDirectory]
+
+
+@pytest.fixture
+def boots(new_attempt: New, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RayHead]]:
+    """`boots("clash", "up")`: a head whose `ray start` does that in turn."""
+    heads: list[RayHead] = []
+
+    def make(*modes: str, gpus: int = 2, offered: int = 2, timeout_s: int = 30) -> RayHead:
+        left = iter(modes)
+
+        def fake(job: Job, temporary: Path | str, client_port: int | str) -> list[str]:
+            resources = f"--static_resource_list=node:127.0.0.1,1.0,CPU,8,GPU,{offered},memory,9"
+            argv = [sys.executable, str(HERE / "fake_ray.py"), str(temporary), next(left)]
+            return [*argv, f"--temp_dir={temporary}", resources]
+
+        monkeypatch.setattr(boot, "ray_command", fake)
+        job = Job("fake_trainer", (), ray_gpus=gpus, ray_boot_timeout_s=timeout_s)
+        heads.append(RayHead(job, new_attempt()))
+        return heads[-1]
+
+    yield make
+    for head in heads:
+        head.stop()
+        head.clear()
+        assert not left_of(head), "nothing may stay in the temporary directory"
+
+
+def left_of(head: RayHead) -> list[Path]:
+    return boot.temporaries(command.identity(head.attempt))
+
+
+def wait(done: Callable[[], bool], within: float) -> bool:
+    until = time.monotonic() + within
+    while not done():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_up(boots: Callable[..., RayHead]) -> None:
+    head = boots("up")
+    joins = head.boot(os.environ, wait)
+    assert joins["RAY_ADDRESS"] == "127.0.0.1:4321"
+    assert joins["RAY_AUTH_MODE"] == "token"
+    assert len(joins["RAY_AUTH_TOKEN"]) >= 32
+    assert not head.why_gone()
+    (child,) = head.children
+    told = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
+    assert f"RAY_AUTH_TOKEN={joins['RAY_AUTH_TOKEN']}".encode() in told
+    assert joins["RAY_AUTH_TOKEN"] not in Path(f"/proc/{child.pid}/cmdline").read_text()
+    assert [p.stat().st_mode & 0o777 for p in left_of(head)] == [0o700]
+    head.stop()
+    assert head.why_gone()
+
+
+def test_each_job_has_a_token_of_its_own(boots: Callable[..., RayHead]) -> None:
+    one, two = boots("up").boot(os.environ, wait), boots("up").boot(os.environ, wait)
+    assert one["RAY_AUTH_TOKEN"] != two["RAY_AUTH_TOKEN"]
+
+
+def test_a_port_that_is_taken_is_tried_again(boots: Callable[..., RayHead]) -> None:
+    assert boots("clash", "clash", "up").boot(os.environ, wait)["RAY_ADDRESS"]
+    with pytest.raises(BootFailed, match="Address already in use") as failed:
+        boots("clash", "clash", "clash").boot(os.environ, wait)
+    assert failed.value.cause is Cause.PORT_CLASH
+
+
+def test_a_clash_of_an_earlier_boot_is_not_the_cause_of_a_later_end(boots: Callable[..., RayHead]) -> None:
+    with pytest.raises(BootFailed, match="No such option") as failed:
+        boots("clash", "broken").boot(os.environ, wait)
+    assert failed.value.cause is Cause.RAY_BOOT
+
+
+def test_what_does_not_start_says_why(boots: Callable[..., RayHead]) -> None:
+    head = boots("broken")
+    with pytest.raises(BootFailed, match="exit code 2: Error: No such option: --port") as failed:
+        head.boot(os.environ, wait)
+    assert failed.value.cause is Cause.RAY_BOOT
+    assert "the raylet's last words" in head.attempt.ray_log(0).read_text(), "its own logs go with its directory"
+
+
+def test_what_does_not_come_up_in_time(boots: Callable[..., RayHead]) -> None:
+    with pytest.raises(BootFailed, match="not up within 1 s") as failed:
+        boots("asleep", timeout_s=1).boot(os.environ, wait)
+    assert failed.value.cause is Cause.RAY_BOOT
+
+
+def test_fewer_gpus_than_the_job_needs(boots: Callable[..., RayHead]) -> None:
+    with pytest.raises(BootFailed, match="Ray offers 7 GPUs, the job needs 8") as failed:
+        boots("up", gpus=8, offered=7).boot(os.environ, wait)
+    assert failed.value.cause is Cause.RAY_BOOT
+
+
+def test_gpus_that_cannot_be_read_are_not_none(tmp_path: Path) -> None:
+    assert boot.gpus_offered(tmp_path) is None
+    child = processes.spawn(
+        [sys.executable, "-c", "import time; time.sleep(60)", f"--temp_dir={tmp_path}", "--static_resource_list=CPU,8"],
+        os.environ,
+        tmp_path / "log",
+        tmp_path,
+    )
+    try:
+        assert wait_for(lambda: boot.gpus_offered(tmp_path) is not None)
+        assert boot.gpus_offered(tmp_path) == 0
+    finally:
+        processes.stop(child, 5)
+
+
+def test_sockets_fit(tmp_path: Path) -> None:
+    longest = Path("/" + "t" * (boot.SOCKET_PATH - boot.RAY_ADDS - 1))
+    assert boot.fits(longest)
+    assert not boot.fits(Path(f"{longest}t"))
+    assert not boot.fits(Path("/" + "ü" * 30)), "bytes count, not letters"
+
+
+def test_a_temporary_directory_too_deep_for_sockets(new_attempt: New, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = new_attempt().path / ("d" * 60)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    attempt = new_attempt()
+    made = boot.make_temporary(attempt)
+    try:
+        assert boot.fits(made)
+        assert deep not in made.parents
+        assert list(deep.iterdir()) == []
+    finally:
+        boot.remove_temporaries(command.identity(attempt))
+    assert not made.exists()
+    monkeypatch.setattr(boot, "temporary_roots", lambda: [str(deep), "/nowhere"])
+    with pytest.raises(BootFailed, match=r"no place for a socket; /nowhere: No such file"):
+        boot.make_temporary(attempt)
+
+
+def test_the_directory_of_another_attempt_stays(new_attempt: New) -> None:
+    one, two = new_attempt(), new_attempt()
+    theirs = boot.make_temporary(two)
+    boot.make_temporary(one)
+    boot.remove_temporaries(command.identity(one))
+    assert theirs.exists()
+    boot.remove_temporaries(command.identity(two))
+    assert not theirs.exists()
+
+
+def test_what_is_not_inherited() -> None:
+    names = """RAY_ADDRESS RAY_AUTH_TOKEN RAY_AUTH_MODE RAY_NAMESPACE RAY_TMPDIR RANK LOCAL_RANK WORLD_SIZE
+        MASTER_ADDR MASTER_PORT SLURM_JOB_ID SLURM_CPUS_PER_TASK SLURM_ARRAY_JOB_ID SRUN_DEBUG PMI_RANK PMIX_RANK
+        SUBMITIT_EXECUTOR TORCHELASTIC_RUN_ID OMPI_COMM_WORLD_RANK VERL_FILE_LOGGER_ROOT"""
+    kept = "HOME PATH SLURM_CONF SBATCH_ACCOUNT CUDA_VISIBLE_DEVICES RAY_DEDUP_LOGS WANDB_API_KEY RANKING"
+    environment = dict.fromkeys(f"{names} {kept}".split(), "x")
+    assert command.foreign(environment) == sorted(names.split())
+    assert sorted(command.inherited(environment)) == sorted(kept.split())
+
+
+def test_paths_of_the_submitter_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.inherited({"PYTHONPATH": "third_party/x::/abs"})["PYTHONPATH"] == f"{tmp_path}/third_party/x:/abs"
+
+
+def test_the_command_of_ray() -> None:
+    argv = command.ray_command(Job("m", (), ray_gpus=8, object_store_gib=0.5), "/tmp/x", 1234)
+    assert {"--port=0", "--temp-dir=/tmp/x", "--num-gpus=8", "--object-store-memory=536870912"} <= set(argv)
+    assert not [a for a in argv if a.startswith("--num-cpus")], "Ray's own count where the job has none"

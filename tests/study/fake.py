@@ -1,0 +1,71 @@
+"""A launcher whose jobs live in the test: for speed. The real one stands beside it in tests/launch and the smoke test."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from hysweep.launch import JobState, JobStatus
+from hysweep.track import AttemptDirectory, Cause, Claim, End
+
+Curve = Callable[[dict, int], list[float]]  # (point, attempt) -> the score of each step
+
+
+class FakeLauncher:
+    """Jobs move on by one step at each look. `ends` scripts how an attempt ends: (trial, attempt) -> cause."""
+
+    def __init__(self, curve: Curve, ends: dict[tuple[int, int], Cause] | None = None) -> None:
+        self.curve, self.ends = curve, ends or {}
+        self.jobs: dict[str, int] = {}  # job id -> steps done
+        self.submitted: list[str] = []
+        self.cancelled: set[str] = set()
+        self.most_at_once = 0
+
+    def plan(self, job, attempt) -> str:
+        return "fake"
+
+    def submit(self, attempt: AttemptDirectory) -> str:
+        assert attempt.job() is not None, "job.json comes first"
+        id = str(attempt.path)
+        if attempt.claim(Claim("fake", 1, time.time())):
+            self.submitted.append(id)
+            self.jobs[id] = 0
+        self.most_at_once = max(self.most_at_once, len(self._alive()))
+        return id
+
+    def find(self, attempt: AttemptDirectory) -> str | None:
+        return str(attempt.path) if attempt.claimed() else None
+
+    def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+        return {id: self._look(id) for id in job_ids}
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        for id in job_ids:
+            self.cancelled.add(id)
+            if AttemptDirectory(Path(id)).end() is None:
+                self._finish(id, Cause.KILLED)
+
+    def _alive(self) -> list[str]:
+        return [id for id in self.jobs if AttemptDirectory(Path(id)).end() is None]
+
+    def _look(self, id: str) -> JobState:
+        attempt = AttemptDirectory(Path(id))
+        if attempt.end() is not None:
+            return JobState(JobStatus.ENDED)
+        trial, number = attempt.trial, attempt.number
+        scripted = self.ends.get((trial.number, number))
+        curve = self.curve(trial.point(), number)
+        step = self.jobs[id]
+        if step < len(curve) and not (scripted and step >= 2):
+            with open(attempt.metrics_file, "a") as file:
+                file.write(json.dumps({"step": step + 1, "data": {"critic/score/mean": curve[step]}}) + "\n")
+            self.jobs[id] += 1
+            return JobState(JobStatus.RUNNING)
+        self._finish(id, scripted or Cause.COMPLETED)
+        return JobState(JobStatus.ENDED)
+
+    def _finish(self, id: str, cause: Cause) -> None:
+        now = time.time()
+        AttemptDirectory(Path(id)).finish(End(cause, started=now - 36, ended=now))

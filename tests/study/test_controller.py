@@ -1,0 +1,357 @@
+"""The controller on a scripted launcher: order, retries, pruning, cancels, budget, and death at every moment."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hysweep.compose import Composer
+from hysweep.schema import BadInput
+from hysweep.study import define
+from hysweep.study import controller as controller_module
+from hysweep.study.controller import Controller
+from hysweep.track import Cause, Status, StudyDirectory
+
+from .fake import FakeLauncher
+
+LR = "trainer.learning_rate=tag(log,interval(1e-4,1e-2))"
+
+
+def rising(point: dict, attempt: int) -> list[float]:
+    return [0.1 * (i + 1) for i in range(4)]
+
+
+def by_lr(point: dict, attempt: int) -> list[float]:
+    quality = 1 - abs(math.log10(point["trainer.learning_rate"]) + 3)
+    return [quality * (i + 1) / 6 for i in range(6)]
+
+
+def begin(composer: Composer, *overrides: str) -> StudyDirectory:
+    definition = define(composer.compose(["study.poll_s=0.05", *overrides]))
+    definition.directory.create(definition.to_yaml(), composer.snapshot())
+    return definition.directory
+
+
+def finish(directory: StudyDirectory, fake: FakeLauncher, changes=None, most_ticks: int = 300) -> str:
+    with Controller(directory, changes, launchers=lambda name: fake) as c:
+        for _ in range(most_ticks):
+            if not c.tick():
+                return c.why_no_more() or ""
+    raise AssertionError("the study does not end")
+
+
+def causes(directory: StudyDirectory) -> list[Cause | None]:
+    return [t.state().cause for t in directory.trials()]
+
+
+def optuna_trials(directory: StudyDirectory):
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    storage = JournalStorage(JournalFileBackend(str(directory.journal)))
+    return optuna.load_study(study_name=None, storage=storage).trials
+
+
+def test_one_trial_is_a_study_of_one(composer: Composer) -> None:
+    directory = begin(composer, "algorithm=cispo")
+    finish(directory, fake := FakeLauncher(rising))
+    [trial] = directory.trials()
+    assert trial.state().value == pytest.approx(0.4)
+    assert fake.submitted == [str(trial.attempt(1).path)]
+    assert "cispo" in directory.name
+
+
+def test_a_grid_runs_every_point_once(composer: Composer) -> None:
+    directory = begin(composer, "algorithm=grpo,rloo,gspo,cispo", "rollout.n=4,8", "study.max_parallel=3")
+    finish(directory, fake := FakeLauncher(rising))
+    points = [tuple(t.point().values()) for t in directory.trials()]
+    assert points == [(a, n) for a in ("grpo", "rloo", "gspo", "cispo") for n in (4, 8)]
+    assert set(causes(directory)) == {Cause.COMPLETED}
+    assert fake.most_at_once == 3
+    assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE"] * 8
+
+
+def test_a_place_is_filled_the_moment_it_is_free(composer: Composer) -> None:
+    """No barrier: a long trial holds nobody up."""
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.max_parallel=2")
+    long = FakeLauncher(lambda p, a: [0.5] * (30 if p["rollout.n"] == 2 else 3))
+    finish(directory, long)
+    ended = [e["trial"] for e in directory.events() if e["event"] == "ended"]
+    assert ended == [1, 2, 3, 0]
+
+
+def test_n_trials_is_a_total_also_over_restarts(composer: Composer) -> None:
+    directory = begin(composer, LR, "study.n_trials=3")
+    fake = FakeLauncher(by_lr)
+    finish(directory, fake)
+    finish(directory, fake)
+    assert len(directory.trials()) == 3
+    finish(directory, fake, {"n_trials": 5})
+    assert [t.number for t in directory.trials()] == [0, 1, 2, 3, 4]
+    assert len({t.id for t in directory.trials()}) == 5, "a restart repeats no draw (case 33)"
+
+
+def test_the_same_seed_asks_the_same_points_with_and_without_a_restart(composer: Composer) -> None:
+    whole = begin(composer, LR, "study.n_trials=6", "study.name=whole")
+    finish(whole, FakeLauncher(by_lr))
+    cut = begin(composer, LR, "study.n_trials=6", "study.name=cut")
+    fake = FakeLauncher(by_lr)
+    for n in (2, 3, 6):
+        finish(cut, fake, {"n_trials": n})
+    assert [t.point() for t in cut.trials()] == [t.point() for t in whole.trials()]
+
+
+def test_the_named_points_run_first(composer: Composer) -> None:
+    directory = begin(
+        composer, "algorithm=grpo,cispo", LR, "study.n_trials=3",
+        "study.enqueue=[{algorithm:cispo,trainer.learning_rate:1e-3},{algorithm:grpo}]",
+    )  # fmt: skip
+    finish(directory, FakeLauncher(by_lr))
+    points = [t.point() for t in directory.trials()]
+    assert points[0] == {"algorithm": "cispo", "trainer.learning_rate": 1e-3}
+    assert points[1]["algorithm"] == "grpo"
+
+
+def test_a_bad_trial_is_pruned_and_its_job_cancelled(composer: Composer) -> None:
+    directory = begin(
+        composer, "rollout.n=2,4,8", "study.pruner.name=median", "study.pruner.startup_trials=2", "study.pruner.min_steps=3"
+    )
+    fake = FakeLauncher(lambda p, a: [0.1 if p["rollout.n"] == 8 else 0.5] * 8)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED, Cause.COMPLETED, Cause.PRUNED]
+    loser = directory.trials()[2]
+    assert str(loser.attempt(1).path) in fake.cancelled
+    assert len(loser.curve("critic/score/mean")) < 8
+    assert "at step 3" in loser.state().reason and "0.5" in loser.state().reason
+    assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE", "COMPLETE", "PRUNED"]
+    assert len(directory.ledger()) == 3, "what a pruned trial used is booked"
+
+
+@pytest.mark.parametrize("cause", [Cause.RAY_BOOT, Cause.PORT_CLASH, Cause.NCCL, Cause.KILLED, Cause.UNKNOWN, Cause.HUNG])
+def test_once_more_then_fail(composer: Composer, cause: Cause) -> None:
+    lucky = begin(composer, "study.name=lucky")
+    finish(lucky, FakeLauncher(rising, {(0, 1): cause}))
+    assert causes(lucky) == [Cause.COMPLETED]
+    assert len(lucky.trials()[0].attempts()) == 2
+    unlucky = begin(composer, "study.name=unlucky")
+    finish(unlucky, FakeLauncher(rising, {(0, 1): cause, (0, 2): cause}))
+    assert causes(unlucky) == [cause]
+    assert len(unlucky.trials()[0].attempts()) == 2
+
+
+def test_preemption_is_forgiven_as_often_as_it_comes(composer: Composer) -> None:
+    directory = begin(composer)
+    finish(directory, FakeLauncher(rising, {(0, n): Cause.PREEMPTED for n in range(1, 6)}))
+    assert causes(directory) == [Cause.COMPLETED]
+    assert len(directory.trials()[0].attempts()) == 6
+
+
+@pytest.mark.parametrize("cause", [Cause.CONFIG_ERROR, Cause.REWARD_ERROR])
+def test_three_faults_of_the_configuration_stop_the_study(composer: Composer, cause: Cause) -> None:
+    directory = begin(composer, "rollout.n=2,4,8,16,32")
+    why = finish(directory, FakeLauncher(rising, {(n, 1): cause for n in range(5)}))
+    assert causes(directory) == [cause] * 3
+    assert "mend the configuration" in why
+
+
+def test_one_dead_job_does_not_end_a_study(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8")
+    finish(directory, FakeLauncher(rising, {(0, 1): Cause.CUDA_OOM}))
+    assert causes(directory) == [Cause.CUDA_OOM, Cause.COMPLETED, Cause.COMPLETED]
+
+
+def test_an_infeasible_point_costs_nothing_and_is_counted(composer: Composer) -> None:
+    directory = begin(composer, "trainer.mini_batch_size=16,7,8")
+    finish(directory, fake := FakeLauncher(rising))
+    assert causes(directory) == [Cause.COMPLETED, Cause.INFEASIBLE, Cause.COMPLETED]
+    assert len(fake.submitted) == 2
+    assert "trainer.mini_batch_size = 7" in directory.trials()[1].state().reason
+
+
+def test_the_same_trial_never_runs_twice(composer: Composer) -> None:
+    """Case 35: a small space under a sampler is exhausted, not repeated."""
+    directory = begin(composer, "rollout.n=2,4", "study.n_trials=2", "study.sampler=random", "study.seed=3")
+    finish(directory, fake := FakeLauncher(rising))
+    assert len(fake.submitted) == len(set(fake.submitted)) == 2
+    assert sorted(t.point()["rollout.n"] for t in directory.trials()) == [2, 4]
+
+
+@pytest.mark.parametrize("values", [[0.1, math.nan], [math.nan], [0.1, math.inf]])
+def test_no_number_is_no_value(composer: Composer, values: list[float]) -> None:
+    directory = begin(composer)
+    finish(directory, FakeLauncher(lambda p, a: values))
+    assert causes(directory) == [Cause.DIVERGED]
+    assert [t.state.name for t in optuna_trials(directory)] == ["FAIL"]
+
+
+def test_a_metric_that_never_comes_is_said_with_the_nearest(composer: Composer) -> None:
+    directory = begin(composer, "study.metric=critic/scores/mean")
+    finish(directory, FakeLauncher(rising))
+    state = directory.trials()[0].state()
+    assert state.cause is Cause.CONFIG_ERROR
+    assert "critic/score/mean" in state.reason
+
+
+def test_a_budget_ends_the_asking(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.budget_gpu_hours=0.015")  # each takes 0.01
+    why = finish(directory, FakeLauncher(rising))
+    assert len(directory.trials()) == 2
+    assert "budget" in why
+
+
+def test_a_cancelled_trial_stays_cancelled_and_the_others_go_on(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4", "study.max_parallel=2")
+    fake = FakeLauncher(lambda p, a: [0.5] * 6)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+        directory.trials()[0].request_cancel()
+        while c.tick():
+            pass
+    finish(directory, fake)
+    assert causes(directory) == [Cause.CANCELLED, Cause.COMPLETED]
+
+
+def test_a_cancelled_study_asks_no_more_until_it_is_resumed(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8")
+    fake = FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+        directory.request_cancel()
+        while c.tick():
+            pass
+        assert c.why_no_more() == "cancelled"
+    assert causes(directory) == [Cause.CANCELLED]
+    directory.withdraw_cancel()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.CANCELLED, Cause.COMPLETED, Cause.COMPLETED]
+
+
+def test_a_silent_job_is_cancelled_and_tried_once_more(composer: Composer, monkeypatch) -> None:
+    directory = begin(composer, "study.hung_after_min=1")
+    fake = FakeLauncher(rising)
+    real = controller_module.time.time
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+        c.tick()
+        monkeypatch.setattr(controller_module.time, "time", lambda: real() + 120)
+        c.tick()
+        assert directory.trials()[0].state().ending is Cause.HUNG
+        monkeypatch.undo()
+        while c.tick():
+            pass
+    assert causes(directory) == [Cause.COMPLETED]
+    assert [a.number for a in directory.trials()[0].attempts()] == [1, 2]
+
+
+def test_one_controller_at_a_time(composer: Composer) -> None:
+    directory = begin(composer)
+    with Controller(directory, launchers=lambda name: FakeLauncher(rising)):
+        with pytest.raises(BadInput, match="one controller"):
+            Controller(directory).__enter__()
+
+
+def test_a_torn_journal_is_mended(composer: Composer) -> None:
+    directory = begin(composer, LR, "study.n_trials=2")
+    fake = FakeLauncher(by_lr)
+    finish(directory, fake)
+    with open(directory.journal, "ab") as file:
+        file.write(b'{"op_code": 4, "worker')
+    finish(directory, fake, {"n_trials": 3})
+    assert len(optuna_trials(directory)) == 3
+
+
+def test_a_lost_journal_is_only_an_index(composer: Composer) -> None:
+    """No journal: what is on disk is still there, nothing runs again."""
+    directory = begin(composer, "rollout.n=2,4")
+    fake = FakeLauncher(rising)
+    finish(directory, fake)
+    assert [t.state().value for t in directory.trials()] == [pytest.approx(0.4)] * 2
+    directory.journal.unlink()
+    finish(directory, fake)
+    assert len(fake.submitted) == 2
+
+
+def test_a_frozen_trial_is_not_touched_by_an_edited_default(composer: Composer, tmp_path: Path) -> None:
+    own = tmp_path / "mine" / "algorithm"
+    own.mkdir(parents=True)
+    (own / "grpo.yaml").write_text("name: grpo\nclip_ratio_high: 0.31\n")
+    directory = begin(Composer([tmp_path / "mine"]), "rollout.n=2,4")
+    (own / "grpo.yaml").write_text("name: grpo\nclip_ratio_high: 0.99\n")
+    finish(directory, FakeLauncher(rising))
+    for trial in directory.trials():
+        assert "clip_ratio_high: 0.31" in trial.config_file.read_text()
+
+
+# --- death at every moment
+
+
+class Crash(BaseException):
+    """The process is gone: nothing after this line happens."""
+
+
+@contextmanager
+def dying_at(monkeypatch, moment: int):
+    """Count every act that leaves a trace, and die just before, or just after, the one numbered `moment`."""
+    from optuna.storages.journal import JournalFileBackend
+
+    from hysweep.track import directory as directory_module
+    from hysweep.track import files
+
+    count = 0
+
+    def around(act):
+        def counted(*args, **kwargs):
+            nonlocal count
+            if ".lock" in str(args[0]):  # Optuna's own, within one of the acts
+                return act(*args, **kwargs)
+            count += 1
+            if count == moment:
+                raise Crash
+            result = act(*args, **kwargs)
+            count += 1
+            if count == moment:
+                raise Crash
+            return result
+
+        return counted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", around(files.os.replace))
+        patch.setattr(directory_module, "append_line", around(directory_module.append_line))
+        patch.setattr(directory_module.os, "rename", around(directory_module.os.rename))
+        patch.setattr(JournalFileBackend, "append_logs", around(JournalFileBackend.append_logs))
+        patch.setattr(FakeLauncher, "submit", around(FakeLauncher.submit))
+        yield lambda: count
+
+
+@pytest.mark.slow
+def test_death_at_every_moment_loses_nothing_and_runs_nothing_twice(composer: Composer, monkeypatch, tmp_path) -> None:
+    """A study of three trials, one of which needs two attempts, killed at each of its acts in turn."""
+    overrides = ("rollout.n=2,4", "trainer.mini_batch_size=16", "study.max_parallel=2")
+    moment, died = 0, True
+    while died:
+        moment += 1
+        died = False
+        directory = begin(composer, *overrides, f"study.name=m{moment}")
+        fake = FakeLauncher(lambda p, a: [0.5, 0.6], {(0, 1): Cause.PORT_CLASH})
+        try:
+            with dying_at(monkeypatch, moment), Controller(directory, launchers=lambda name: fake) as c:
+                while c.tick():
+                    pass
+        except Crash:
+            died = True
+        finish(directory, fake)
+        states = [t.state() for t in directory.trials()]
+        assert [s.cause for s in states] == [Cause.COMPLETED] * 2, (moment, states)
+        assert all(s.status is Status.ENDED and s.value == pytest.approx(0.6) for s in states), moment
+        assert len(fake.submitted) == len(set(fake.submitted)) == 3, (moment, fake.submitted)
+        told = [t.value for t in optuna_trials(directory) if t.state.name == "COMPLETE"]
+        assert told == [pytest.approx(0.6)] * 2, moment
+        assert not [t for t in optuna_trials(directory) if t.state.name in ("RUNNING", "WAITING")], moment
+        booked = [(e["trial"], e["attempt"]) for e in directory.ledger()]
+        assert sorted(booked) == [(0, 1), (0, 2), (1, 1)], (moment, booked)
+    assert moment > 60, "the acts were counted"
