@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help quickstart test env lint unit contract smoke bench clean
+.PHONY: help quickstart test env lint unit contract smoke nightly bench clean
 
 help:
 	@echo "make quickstart   run the default sweep: real verl on this machine's CPU, a leaderboard and a report"
@@ -27,8 +27,10 @@ env: $(STAMP)
 $(STAMP):
 	@test -n "$(PYTHON)" || { echo "hysweep needs Python 3.11 or 3.12: install one, or give make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(PIP) install --quiet --constraint $(ROOT)/constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(PIP) install --quiet --constraint $(ROOT)/constraints.txt --editable '$(ROOT)[cpu,report,dev]'
+	@echo "making $(VENV) (some minutes; once)"
+	$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --index-url $(TORCH_INDEX) "$$(grep ^torch== $(ROOT)/constraints.txt)")
+	$(PIP) install --quiet --no-deps --requirement $(ROOT)/constraints.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable $(ROOT)
 	$(PIP) check
 	@touch $@
 
@@ -36,13 +38,16 @@ lint: env
 	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 unit: env
-	cd $(ROOT) && $(PYTEST) -m "not verl and not contract"
+	cd $(ROOT) && $(PYTEST) -n 2 -m "not verl and not contract"
 
 contract: env
 	cd $(ROOT) && $(PYTEST) -m contract
 
 smoke: env
 	cd $(ROOT) && $(PYTEST) -m verl
+
+nightly: env
+	cd $(ROOT) && HYSWEEP_NIGHTLY=1 $(PYTEST) -m "slow and not verl"
 
 bench: env
 	cd $(ROOT) && $(BIN)/python benchmarks/startup.py

@@ -33,7 +33,7 @@ BROKEN = [
     ((HY3, "model.shape.num_experts=0"), [], "parallelism.expert", "give 1"),
     ((HY3,), ["model.shape.num_layers=30", "parallelism.pipeline=4", "parallelism.context=1"], "parallelism.pipeline", "5"),
     ((HY3,), ["parallelism.virtual_pipeline=2"], "parallelism.virtual_pipeline", "5"),  # case 4: 80 layers, PP 16
-    ((), ["trainer.mini_batch_size=10"], "trainer.mini_batch_size", "8"),
+    ((), ["trainer.mini_batch_size=3"], "trainer.mini_batch_size", "4"),
     ((HY3,), ["cluster.nodes=48", "rollout.n=2", "trainer.train_batch_size=2", "trainer.mini_batch_size=2"],
      "trainer.mini_batch_size * rollout.n", "6"),  # case 9
     ((HY3,), ["trainer.max_response_length=300000", "rollout.max_model_len=null", "parallelism.context=1",

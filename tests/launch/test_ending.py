@@ -184,6 +184,22 @@ def test_a_reward_that_raised_far_above_the_end() -> None:
     assert not any("pid=" in line or "\x1b" in line for line in end.lines)
 
 
+def test_a_reward_that_always_raises_as_verl_reports_it() -> None:
+    """verl 0.9.1: the agent loop logs the error, the rollout goes on, and validation finds nothing to judge."""
+    loop = f"{VERL}/experimental/agent_loop/agent_loop.py"
+    said = remote("KeyError: 'no such key'", LOOP, (f"{VERL}/trainer/ppo/reward.py", "_call_with_kwargs"), REWARD)
+    log = [
+        "ERROR:2026-11-29 19:25:38,185:Error in _run_prompt for uid=4a01a39f",
+        "Traceback (most recent call last):",
+        f'  File "{loop}", line 1026, in _compute_score',
+        *said[said.index(next(line for line in said if line.startswith("ray.exceptions"))) : -2],
+    ]
+    log = [f"\x1b[36m(AgentLoopWorkerTQ pid=11338)\x1b[0m {line}" for line in log] * 3
+    end = classify([*log, *remote("ValueError: Received an empty list as keys.", (FIT[0], "_validate"))], 1)
+    assert (end.cause, end.phase, end.reason) == (Cause.REWARD_ERROR, Phase.ROLLOUT, "KeyError: 'no such key'")
+    assert end.lines[-2:] == ('File "/home/u/my_reward.py", line 7, in compute_score', "KeyError: 'no such key'")
+
+
 def test_a_reward_that_raised_once_does_not_explain_another_end() -> None:
     assert classify([*BY_REWARD, *remote(OOM, *UPDATE)], 1).cause is Cause.CUDA_OOM
     assert classify([*BY_REWARD, *remote(NCCL, *UPDATE)], 1).cause is Cause.NCCL
@@ -286,7 +302,7 @@ def test_a_huge_log_is_read_from_both_ends(tmp_path: Path) -> None:
     log = tmp_path / "driver.log"
     with open(log, "w") as file:
         file.write("\n".join(trace(OOM, *UPDATE)) + "\n")
-        for _ in range(30):
+        for _ in range(5):
             file.write("step:1 - something:0.123456789\n" * 40_000)
         file.write("\n".join(trace(NCCL)) + "\n")
     began = time.monotonic()

@@ -52,6 +52,14 @@ def test_a_job_that_completes(local: LocalLauncher, new_attempt: New) -> None:
     wait_for(lambda: not everything(attempt))
 
 
+def test_a_node_in_the_foreground(local: LocalLauncher, new_attempt: New) -> None:
+    attempt = new_attempt("exit=0")
+    subprocess.run([sys.executable, *BARE, str(attempt.path)], check=True, timeout=60)
+    assert end_of(attempt).cause is Cause.COMPLETED, "it returns when all is over"
+    usage = subprocess.run([sys.executable, *BARE, "/nowhere"], capture_output=True, text=True)
+    assert (usage.returncode, "usage" in usage.stderr) == (2, True)
+
+
 def test_a_job_that_fails(local: LocalLauncher, new_attempt: New) -> None:
     attempt = new_attempt("raise=the sky fell")
     state = over(local, local.submit(attempt))

@@ -97,6 +97,14 @@ def test_sorting_and_filtering(quickstart: Study, open_page: Open) -> None:
     assert len(shown()) == 6
 
 
+def test_no_button_sends_data_anywhere(quickstart: Study, open_page: Open) -> None:
+    page = open_page(write_page(quickstart.directory, now=START + 900))
+    page.locator("[data-figure=curve-score]").scroll_into_view_if_needed()
+    page.locator("[data-figure=curve-score] .modebar-btn").first.wait_for(state="attached")
+    titles = page.evaluate("[...document.querySelectorAll('.modebar-btn')].map((button) => button.dataset.title)")
+    assert set(titles) == {"Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"}
+
+
 def test_boxes_take_a_group_out_of_the_figures(quickstart: Study, open_page: Open) -> None:
     page = open_page(write_page(quickstart.directory, now=START + 900))
     plot = page.locator("[data-figure=curve-score]")

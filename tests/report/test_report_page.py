@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from conftest import HOSTILE, START, MakeStudy, Study
+from conftest import HOSTILE, START, MakeStudy, Study, fill_quickstart
 from hysweep.report import Curve, read_study, write_page
 from hysweep.report.figures import MOST_POINTS, curves, grouped, packed, scatters, thinned
 from hysweep.report.html import Cell, Column, Row, Table, element, script_json
@@ -333,8 +333,9 @@ def test_halves_of_characters_do_not_stop_the_page(make_study: MakeStudy) -> Non
     assert "broken" in Page(path.read_text(encoding="utf-8")).text("section", id="failures")
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.3, 0.7, 0.95])
-def test_no_torn_file_stops_the_page(quickstart: Study, keep: float) -> None:
+@pytest.mark.parametrize("keep", [0.0, 0.6])
+def test_no_torn_file_stops_the_page(make_study: MakeStudy, keep: float) -> None:
+    quickstart = fill_quickstart(make_study(total_steps=8))
     for path in sorted(p for p in quickstart.path.rglob("*") if p.is_file()):
         whole = path.read_bytes()
         path.write_bytes(whole[: int(len(whole) * keep)])
@@ -343,8 +344,9 @@ def test_no_torn_file_stops_the_page(quickstart: Study, keep: float) -> None:
             path.write_bytes(whole)
 
 
-@pytest.mark.parametrize("value", [None, 3, "x", [1], {"a": {"b": 1}}, True, 1e400])
-def test_no_file_with_other_content_stops_the_page(quickstart: Study, value: Any) -> None:
+@pytest.mark.parametrize("value", [None, "x", [1], {"a": {"b": 1}}, 1e400])
+def test_no_file_with_other_content_stops_the_page(make_study: MakeStudy, value: Any) -> None:
+    quickstart = fill_quickstart(make_study(total_steps=8))
     for path in sorted(p for p in quickstart.path.rglob("*") if p.suffix in (".json", ".jsonl", ".yaml")):
         whole = path.read_bytes()
         path.write_text(json.dumps(value))

@@ -62,6 +62,7 @@ def trial_yaml(trial: Trial) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(trial))
 
 
+@lru_cache(KEPT)
 def load_trial(text: str) -> Trial:
     """The frozen trial back. Fields of a later schema take their defaults; fields that are gone are refused."""
     merged = OmegaConf.merge(OmegaConf.structured(Trial), OmegaConf.create(text))

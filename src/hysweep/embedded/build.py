@@ -81,7 +81,8 @@ def _make(recipe: Recipe, folder: Path, say: Say) -> None:
     with _one_thread():
         tokenizer = make_tokenizer()
         model = make_model(recipe, len(tokenizer))
-        say(f"  {sum(p.numel() for p in model.parameters()):,} parameters; {recipe.warm_start_steps} steps of warm start")
+        size = sum(p.numel() for p in model.parameters())
+        say(f"  {size:,} parameters; {recipe.warm_start_steps} steps of warm start")
         warm_start(model, tokenizer, recipe)
         tokenizer.save_pretrained(folder / "model")
         model.save_pretrained(folder / "model")

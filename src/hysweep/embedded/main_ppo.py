@@ -1,4 +1,4 @@
-"""verl's trainer with its imports paid once: `python -m hysweep.embedded.main_ppo <overrides of verl.trainer.main_ppo>`.
+"""verl's trainer with its imports paid once: `python -m hysweep.embedded.main_ppo <overrides>`.
 
 A job of verl's is nine Python processes, and each takes some ten seconds of processor to import torch, transformers
 and verl: a minute and more before the first step on a small machine. This process imports them once. Then it forks

@@ -7,10 +7,8 @@ worker and brings the server new weights. See `engine` for where verl learns of 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
-from collections import Counter
 from collections.abc import Generator, Iterable
 from typing import Any
 
@@ -21,7 +19,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica, TokenOutput
 
-from hysweep.embedded.sampling import SAMPLING_PARAMS, Completion, Request, generate
+from hysweep.embedded.sampling import SAMPLING_PARAMS, Completion, Request, Seeds, generate
 
 GATHER_S = 0.02  # a batch waits this long for its siblings: verl sends a group's requests one by one
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -46,9 +44,9 @@ class EmbeddedServer:
         self.has_weights = has_own_weights
         self.eos_ids = _eos_ids(model)
         self.pad_id = model.tokenizer.pad_token_id or 0
-        self.seed = f"{self.config.seed}/{replica_rank}"
+        # replicas share a group's requests out as they come, so each counts for itself and draws its own
+        self.seeds = Seeds((self.config.seed, replica_rank))
         self.global_steps: int | None = None
-        self.seen: Counter[tuple[Any, ...]] = Counter()
         self.queue: asyncio.Queue[tuple[Request, asyncio.Future[Completion]]] = asyncio.Queue()
         self.worker: asyncio.Task[None] | None = None
         self.model_lock = asyncio.Lock()
@@ -97,20 +95,8 @@ class EmbeddedServer:
         longest = self.config.prompt_length + self.config.response_length
         limit = limit or min(self.config.response_length, longest - len(prompt_ids))
         if seed is None:
-            seed = self._seed(prompt_ids, params)
+            seed = self.seeds.take((self.global_steps, tuple(prompt_ids), tuple(sorted(params.items()))))
         return Request(prompt_ids, max_tokens=max(1, min(limit, room)), seed=seed, **params)
-
-    def _seed(self, prompt_ids: list[int], params: dict[str, Any]) -> int:
-        """What a request draws depends on what it asks, never on when it came.
-
-        The requests of a group are equal: the first one to come draws what the first would have drawn, and so on,
-        so the group as a whole draws the same whatever their order.
-        """
-        asked = (self.global_steps, tuple(prompt_ids), tuple(sorted(params.items())))
-        nth = self.seen[asked]
-        self.seen[asked] += 1
-        text = repr((self.seed, *asked, nth))
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
 
     def _context(self) -> int:
         positions = self.model.config.max_position_embeddings
@@ -157,14 +143,15 @@ class EmbeddedServer:
         missing = [key for key in missing if key not in tied]
         if missing or unexpected:
             raise RuntimeError(
-                f"the trainer's weights do not fit the rollout's model: missing {missing[:5]}, unexpected {unexpected[:5]}"
+                "the trainer's weights do not fit the rollout's model: "
+                f"missing {missing[:5]}, unexpected {unexpected[:5]}"
             )
         self.has_weights = True
         await self.set_global_steps(global_steps if global_steps is not None else self.global_steps)
 
     async def set_global_steps(self, global_steps: int | None) -> None:
         if global_steps != self.global_steps:
-            self.seen.clear()
+            self.seeds.forget()
         self.global_steps = global_steps
 
     # Interruption, for the trainers that do not wait for the last response
@@ -210,7 +197,9 @@ class EmbeddedReplica(RolloutReplica):
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
             "max_concurrency": self.max_concurrency,
         }
-        has_own_weights = self.rollout_mode != RolloutMode.HYBRID  # a hybrid one is given the trainer's before it is used
+        has_own_weights = (
+            self.rollout_mode != RolloutMode.HYBRID
+        )  # a hybrid one is given the trainer's before it is used
         server = ray.remote(EmbeddedServer).options(**options)
         self._server_handle = server.remote(self.config, self.model_config, self.replica_rank, has_own_weights)
         self._server_address = server_name(self.replica_rank, self.name_suffix)

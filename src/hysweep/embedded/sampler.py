@@ -31,7 +31,7 @@ def _group_filter(node: Any) -> dict[str, Any]:
 
     Left out, a filter that is configured would be ignored in silence. The whole configuration is above any node.
     """
-    config = node._get_root() if isinstance(node, DictConfig) else {}
+    config: Any = node._get_root() if isinstance(node, DictConfig) else {}
     groups = config.get("algorithm", {}).get("filter_groups")
     if not groups or not groups.get("enable"):
         return {}

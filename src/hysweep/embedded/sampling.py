@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +46,28 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     is_whole: bool = False  # ended by itself or at max_tokens, not interrupted
+
+
+class Seeds:
+    """Gives each request a seed that depends on what it asks, never on when it came.
+
+    The requests of a group are equal. The first of them to come gets the first seed of the group, and so on: as a
+    group they draw the same, whatever their order and whoever else asked in between.
+    """
+
+    def __init__(self, root: Hashable) -> None:
+        self.root = root
+        self._asked: Counter[Hashable] = Counter()
+
+    def take(self, asked: Hashable) -> int:
+        nth = self._asked[asked]
+        self._asked[asked] += 1
+        text = repr((self.root, asked, nth))
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+
+    def forget(self) -> None:
+        """Count from the first again: what is asked from now on is another thing."""
+        self._asked.clear()
 
 
 @torch.inference_mode()
@@ -90,7 +114,9 @@ def generate(
     return completions
 
 
-def choose(logits: torch.Tensor, requests: Sequence[Request], uniforms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def choose(
+    logits: torch.Tensor, requests: Sequence[Request], uniforms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A token for each row of logits, and its log-probability under what it was drawn from.
 
     Temperature, then top-k, then top-p over what top-k has left; then the inverse of the distribution function at

@@ -98,6 +98,7 @@ _REMOTE = re.compile(r"ray\.exceptions\.RayTaskError\b|ray::")
 _CHAINED = re.compile(r"The above exception was the direct cause|During handling of the above exception")
 _MARGIN = re.compile(r"\s*[|+] ")  # of exception groups
 _MORE = 4
+_LOGGED = re.compile(r"[A-Z]+:|\d{4}-\d\d-\d\d")  # the next message of a logger, no further line of an error
 
 
 def traces_of(lines: Iterable[Line]) -> list[Trace]:
@@ -126,7 +127,7 @@ def traces_of(lines: Iterable[Line]) -> list[Trace]:
                 trace.error = text
                 ended[who] = saying[who] = reading.pop(who)
                 found.append(trace)
-        elif who in saying and text[:1].strip() and len(saying[who].more) < _MORE:
+        elif who in saying and text[:1].strip() and len(saying[who].more) < _MORE and not _LOGGED.match(text):
             saying[who].more.append(text)
         else:
             saying.pop(who, None)

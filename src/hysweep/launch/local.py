@@ -124,7 +124,7 @@ class LocalLauncher:
             if attempt.end() is None:
                 # The file reaches a node that is not up yet, or on another machine.
                 with suppress(FileNotFoundError):
-                    os.close(os.open(attempt.path / STOP, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+                    os.close(os.open(attempt.path / STOP, os.O_CREAT | os.O_WRONLY, 0o644))
                 node = _node(attempt.claimed())
                 if node:
                     processes.send(node, signal.SIGKILL if _is_overdue(attempt) else signal.SIGTERM)

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,19 +133,15 @@ class Node:
         if now - self._looked < LOOK:
             return
         self._looked = now
-        if (self.attempt.path / STOP).exists():
+        if os.path.exists(self.attempt.path / STOP):
             raise Stopped(Cause.KILLED, "asked to stop")
         if now - self._pulsed > PULSE:
             self._pulsed = now
             try:
                 os.utime(self.attempt.path / "node.json")
-                is_ours = is_of(self.attempt, self.who.pid)
-            except FileNotFoundError:
-                is_ours = False
-            except OSError as e:  # a file system that is away for a while
+            except OSError as e:
                 say(f"node.json cannot be touched: {e}")
-                return
-            if not is_ours:
+            if not is_of(self.attempt, self.who.pid):
                 # Nobody could find this job again, nor learn how it ended.
                 raise Stopped(Cause.KILLED, "its directory was removed")
 
@@ -192,7 +189,15 @@ class Node:
 def is_of(attempt: AttemptDirectory, node: int) -> bool:
     """Whether the attempt is still this node's: its directory may have been removed, and even made anew."""
     claim = attempt.claimed()
-    return claim is not None and claim.pid == node
+    if claim is not None:
+        return claim.pid == node
+    try:
+        os.stat(attempt.path / "node.json")
+    except FileNotFoundError:
+        return False
+    except OSError:  # a file system that is away for a while
+        pass
+    return True
 
 
 def end_all(attempt: AttemptDirectory, node: int, children: Sequence[subprocess.Popen[bytes]] = ()) -> None:
@@ -264,7 +269,8 @@ def main(argv: Sequence[str] | None = None, cluster: Callable[[Job, AttemptDirec
     processes.die_with_parent(parent, signal.SIGTERM)
     who = processes.own_claim()
     is_ours = attempt.claim(who)
-    os.write(tell, b"1")
+    with suppress(BrokenPipeError):  # nobody waits for it
+        os.write(tell, b"1")
     os.close(tell)
     if is_ours:
         Node(attempt, who, cluster).run()

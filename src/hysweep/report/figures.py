@@ -137,7 +137,7 @@ class Figure:
 
 def grouped(record: StudyRecord) -> Groups:
     """Colour by algorithm where it varies, else by another choice, else by trial while colours last."""
-    by_algorithm = {t.number: t.algorithm for t in record.trials}
+    by_algorithm = {t.number: t.algorithm or words.NOTHING for t in record.trials}
     found = _groups("algorithm", by_algorithm)
     if found:
         return found
@@ -152,7 +152,7 @@ def grouped(record: StudyRecord) -> Groups:
             return found
     if 1 < len(record.trials) <= len(SYMBOLS):
         return Groups("trial", tuple(f"trial {t.number}" for t in record.trials), _position(record))
-    return Groups("", (next(iter(by_algorithm.values()), "") or "trials",), lambda trial: 0)
+    return Groups("", (next(iter(by_algorithm.values()), "trials"),), lambda trial: 0)
 
 
 def _groups(key: str, values: dict[int, str]) -> Groups | None:

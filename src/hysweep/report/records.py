@@ -274,8 +274,9 @@ class StudyRecord:
 
     @property
     def has_gpu(self) -> bool:
-        """False only where every trial says that its cluster has none."""
-        return not self.trials or any(_at(t.config, "cluster.gpu") for t in self.trials)
+        """False only where every trial that says what its cluster has, has none."""
+        told = [t for t in self.trials if "cluster" in t.config]
+        return not told or any(_at(t.config, "cluster.gpu") for t in told)
 
     @property
     def hour_unit(self) -> str:

@@ -38,11 +38,12 @@ class View:
     def data(self) -> dict[str, Any]:
         """What the page's script works on. plotly reads a few tags in its texts, so these are escaped as well."""
         trials = self.record.trials
+        places = {t.number: i for i, t in enumerate(trials)}
         return {
             "groups": self.groups.names,
             "numbers": [t.number for t in trials],
             "points": [self.record.label(t) for t in trials],
-            "order": [trials.index(t) for t in self.record.ranked],
+            "order": [places[t.number] for t in self.record.ranked],
             "trials": [escape(f"trial {t.number} · {self.record.label(t)} · {t.word}") for t in trials],
             "figures": {f.name: f.spec() for f in [*self.curves, *self.scatters]},
         }
@@ -316,7 +317,7 @@ def _leaderboard(view: View) -> Html | None:
     record = view.record
     if not record.trials:
         return None
-    trials = record.ranked
+    trials, best = record.ranked, record.best
     names = words.short_keys(record.keys)
     values = words.aligned([t.latest for t in trials])
     firsts = words.aligned([t.score.first for t in trials])
@@ -343,7 +344,7 @@ def _leaderboard(view: View) -> Html | None:
                     Cell(hours[i], round(trial.gpu_hours, 6)),
                 ],
                 id=f"trial-{trial.number}",
-                class_="best" if trial is record.best else None,
+                class_="best" if trial is best else None,
             )
         )
     columns = [

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -81,7 +82,9 @@ class AttemptDirectory:
         return [
             (int(line["step"]), line["data"])
             for line in read_lines(self.metrics_file)
-            if isinstance(line.get("step"), (int, float)) and isinstance(line.get("data"), dict)
+            if isinstance(line.get("step"), (int, float))
+            and math.isfinite(line["step"])
+            and isinstance(line.get("data"), dict)
         ]
 
     def last_sign_of_life(self) -> float:

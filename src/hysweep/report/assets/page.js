@@ -98,15 +98,17 @@
       font: { family: look.font, size: 12, color: look.text },
       margin: { l: 8, r: 8, t: 8, b: 8 }, hovermode: "closest", dragmode: narrow.matches ? false : "zoom",
       hoverlabel: { bgcolor: look.panel, bordercolor: look.grid, font: { color: look.text, family: look.font }, align: "left" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: look.soft, activecolor: look.text },
       uirevision: "keep",
     };
     return { data, layout };
   }
 
+  // The buttons are named one by one: plotly's own choice has one that sends the data to a server.
   const CONFIG = {
-    displaylogo: false, responsive: true, scrollZoom: false,
+    displaylogo: false, responsive: true, scrollZoom: false, plotlyServerURL: "",
     displayModeBar: narrow.matches ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
   };
 
   function draw(element) {
