@@ -1,6 +1,6 @@
 """Start-up of the command line as whole processes: median of several cold starts, against the aims.
 
-    python benchmarks/startup.py [RUNS]
+python benchmarks/startup.py [RUNS]
 """
 
 from __future__ import annotations

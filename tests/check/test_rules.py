@@ -12,7 +12,10 @@ from hysweep.check.rules import divisors
 HY3 = "experiment=hy3_dapo_math"
 
 
-@pytest.mark.parametrize("overrides", [(), (HY3,), ("algorithm=gspo",), (HY3, "algorithm=cispo"), (HY3, "algorithm=rloo")])
+@pytest.mark.parametrize(
+    "overrides",
+    [(), (HY3,), ("algorithm=gspo",), (HY3, "algorithm=cispo"), (HY3, "algorithm=rloo")],
+)
 def test_what_is_known_to_run_has_no_problem(trial_of, overrides: tuple[str, ...]) -> None:
     assert check_trial(trial_of(*overrides)) == []
 
@@ -31,7 +34,8 @@ BROKEN = [
     ((HY3,), ["rollout.tensor=3"], "rollout.tensor", "4"),  # case 12
     ((HY3,), ["parallelism.expert=5"], "parallelism.expert", "4"),
     ((HY3, "model.shape.num_experts=0"), [], "parallelism.expert", "give 1"),
-    ((HY3,), ["model.shape.num_layers=30", "parallelism.pipeline=4", "parallelism.context=1"], "parallelism.pipeline", "5"),
+    ((HY3,), ["model.shape.num_layers=30", "parallelism.pipeline=4", "parallelism.context=1"],
+     "parallelism.pipeline", "5"),
     ((HY3,), ["parallelism.virtual_pipeline=2"], "parallelism.virtual_pipeline", "5"),  # case 4: 80 layers, PP 16
     ((), ["trainer.mini_batch_size=3"], "trainer.mini_batch_size", "4"),
     ((HY3,), ["cluster.nodes=48", "rollout.n=2", "trainer.train_batch_size=2", "trainer.mini_batch_size=2"],
@@ -65,7 +69,9 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("good", "change", "key", "cure"), BROKEN, ids=[b[2] + ":" + str(i) for i, b in enumerate(BROKEN)])
+@pytest.mark.parametrize(
+    ("good", "change", "key", "cure"), BROKEN, ids=[b[2] + ":" + str(i) for i, b in enumerate(BROKEN)]
+)
 def test_one_broken_rule_is_found(trial_of, good, change, key, cure) -> None:
     found = {p.key: p for p in errors(check_trial(trial_of(*good, *change)))}
     assert key in found, found

@@ -112,7 +112,11 @@ def dist(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("dist")
     source = tmp_path_factory.mktemp("source") / "hysweep"
     files = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split("\n")
     for name in filter(None, files):
         if (ROOT / name).is_symlink():
@@ -122,7 +126,9 @@ def dist(tmp_path_factory) -> Path:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)], check=True, capture_output=True
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)],
+        check=True,
+        capture_output=True,
     )
     return out
 
@@ -154,4 +160,6 @@ def test_the_wheel_works_outside_the_repo(dist: Path, tmp_path: Path) -> None:
         "from hysweep.cli import main\n"
         "assert not {'torch', 'ray', 'verl'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}, cwd=tmp_path)
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}, cwd=tmp_path
+    )

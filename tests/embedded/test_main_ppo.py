@@ -27,7 +27,8 @@ assert key == "ray_kwargs.ray_init.runtime_env.py_executable", key
 environment = dict(os.environ, RAY_JOB_ID="01000000", RAY_RAYLET_PID=os.environ["STAND_IN_RAYLET"], MINE="yes")
 environment.update(json.loads(os.environ.get("STAND_IN_WORKER_ENV", "{}")))
 command = [*shlex.split(python.strip("'")), folder + "/default_worker.py", does, "an argument"]
-shim = subprocess.Popen(command, env=environment, cwd=folder, stdout=open(folder + "/worker.out", "w"))
+with open(folder + "/worker.out", "w") as out:
+    shim = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=out)
 with open(folder + "/driver.json", "w") as f:
     json.dump({"pid": os.getpid(), "ppid": os.getppid(), "shim": shim.pid, "job": os.environ.get("RAY_JOB_ID")}, f)
 if does == "wait for the worker":
@@ -48,21 +49,21 @@ if does == "on SIGTERM":
         sys.exit(3)
     signal.signal(signal.SIGTERM, leave)
 open(folder + "/ready", "w").close()
-time.sleep(60)
+time.sleep(30)
 """
 
 WORKER = """
 import json, os, sys, time
 imported = "stand_in_import" in sys.modules
 print("worker says", sys.argv[1:])
-said = {"pid": os.getpid(), "ppid": os.getppid(), "group": os.getpgid(0), "imported": imported, "mine": os.environ.get("MINE"),
-        "cwd": os.getcwd(), "main": __name__}
+said = {"pid": os.getpid(), "ppid": os.getppid(), "group": os.getpgid(0), "imported": imported}
+said.update({"mine": os.environ.get("MINE"), "cwd": os.getcwd(), "main": __name__})
 with open("worker.json.new", "w") as f:
     json.dump(said, f)
 os.rename("worker.json.new", "worker.json")
 if sys.argv[1] == "wait for the worker":
     sys.exit(7)
-time.sleep(60)
+time.sleep(30)
 """
 
 RUN = """

@@ -36,6 +36,10 @@ def test_the_identity_of_the_default_does_not_drift_between_processes(trial_of) 
     import subprocess
     import sys
 
-    code = "from hysweep.compose import Composer; from hysweep.schema import trial_id; print(trial_id(Composer().compose().trial))"
+    code = (
+        "from hysweep.compose import Composer\n"
+        "from hysweep.schema import trial_id\n"
+        "print(trial_id(Composer().compose().trial))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert out == trial_id(trial_of())

@@ -35,10 +35,16 @@ SCALARS = st.one_of(
     st.text(),
     st.text(alphabet="\\'\"${}[](),:=# ab\n"),
 )
-KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda k: k not in ("null", "true", "false", "nan", "inf", "on", "off", "yes", "no"))
+KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(
+    lambda k: k not in ("null", "true", "false", "nan", "inf", "on", "off", "yes", "no")
+)
 
 
-@given(st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8))
+@given(
+    st.recursive(
+        SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+    )
+)
 def test_what_goes_in_comes_out(value: Any) -> None:
     result = round_trip(value)
     assert result == value
@@ -49,7 +55,8 @@ def test_what_goes_in_comes_out(value: Any) -> None:
     "text",
     [
         "/ckpt/epoch=9-step=1.ckpt", "x,y", "foo#bar", "日本", "(1,2)", "E|t*5|t*6,L", "1_000", "nan", "inf", "1e-6",
-        "None", "null", "0.5_4.0", "0.5_5", "2_4", "it's", "", "/data/$USER/x", "${x}", "a\nb", "True", "007", " x ", "\\",
+        "None", "null", "0.5_4.0", "0.5_5", "2_4", "it's", "", "/data/$USER/x", "${x}", "a\nb", "True", "007",
+        " x ", "\\",
     ],
 )  # fmt: skip
 def test_strings_stay_strings(text: str) -> None:

@@ -1,4 +1,4 @@
-"""A launcher whose jobs live in the test: for speed. The real one stands beside it in tests/launch and the smoke test."""
+"""A launcher whose jobs live in the test: for speed. The real one is in tests/launch and the smoke test."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import pytest
 
 from hysweep.compose import Composer
 from hysweep.schema import BadInput
-from hysweep.study import define
 from hysweep.study import controller as controller_module
+from hysweep.study import define
 from hysweep.study.controller import Controller
 from hysweep.track import Cause, Status, StudyDirectory
 
@@ -119,7 +119,11 @@ def test_the_named_points_run_first(composer: Composer) -> None:
 
 def test_a_bad_trial_is_pruned_and_its_job_cancelled(composer: Composer) -> None:
     directory = begin(
-        composer, "rollout.n=2,4,8", "study.pruner.name=median", "study.pruner.startup_trials=2", "study.pruner.min_steps=3"
+        composer,
+        "rollout.n=2,4,8",
+        "study.pruner.name=median",
+        "study.pruner.startup_trials=2",
+        "study.pruner.min_steps=3",
     )
     fake = FakeLauncher(lambda p, a: [0.1 if p["rollout.n"] == 8 else 0.5] * 8)
     finish(directory, fake)
@@ -132,7 +136,9 @@ def test_a_bad_trial_is_pruned_and_its_job_cancelled(composer: Composer) -> None
     assert len(directory.ledger()) == 3, "what a pruned trial used is booked"
 
 
-@pytest.mark.parametrize("cause", [Cause.RAY_BOOT, Cause.PORT_CLASH, Cause.NCCL, Cause.KILLED, Cause.UNKNOWN, Cause.HUNG])
+@pytest.mark.parametrize(
+    "cause", [Cause.RAY_BOOT, Cause.PORT_CLASH, Cause.NCCL, Cause.KILLED, Cause.UNKNOWN, Cause.HUNG]
+)
 def test_once_more_then_fail(composer: Composer, cause: Cause) -> None:
     lucky = begin(composer, "study.name=lucky")
     finish(lucky, FakeLauncher(rising, {(0, 1): cause}))
@@ -250,9 +256,9 @@ def test_a_silent_job_is_cancelled_and_tried_once_more(composer: Composer, monke
 
 def test_one_controller_at_a_time(composer: Composer) -> None:
     directory = begin(composer)
-    with Controller(directory, launchers=lambda name: FakeLauncher(rising)):
-        with pytest.raises(BadInput, match="one controller"):
-            Controller(directory).__enter__()
+    first = Controller(directory, launchers=lambda name: FakeLauncher(rising))
+    with first, pytest.raises(BadInput, match="one controller"):
+        Controller(directory).__enter__()
 
 
 def test_a_torn_journal_is_mended(composer: Composer) -> None:
@@ -343,7 +349,7 @@ def test_death_at_any_moment_loses_nothing_and_runs_nothing_twice(composer: Comp
         directory = begin(composer, *overrides, f"study.name=m{moment}")
         fake = FakeLauncher(lambda p, a: [0.5, 0.6], {(0, 1): Cause.PORT_CLASH})
         try:
-            with dying_at(monkeypatch, moment), Controller(directory, launchers=lambda name: fake) as c:
+            with dying_at(monkeypatch, moment), Controller(directory, launchers=lambda name, f=fake: f) as c:
                 while c.tick():
                     pass
         except Crash:

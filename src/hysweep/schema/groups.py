@@ -47,7 +47,7 @@ class Shape:
 
 @dataclass(kw_only=True, slots=True)
 class Model:
-    name: str = knob(doc="name in tables and labels")
+    name: str = knob(doc="name in tables and labels", learned=False)
     path: str = knob(doc="directory or hub id in Hugging Face format; embedded:model is the shipped tiny one")
     trust_remote_code: bool = knob(
         False, "run code that comes with the model", f"{MODEL}.trust_remote_code", "data.trust_remote_code"
@@ -63,7 +63,7 @@ class Model:
 
 @dataclass(kw_only=True, slots=True)
 class Algorithm:
-    name: str = knob(doc="name in tables and labels")
+    name: str = knob(doc="name in tables and labels", learned=False)
     adv_estimator: str = knob(
         "grpo", "how rewards become advantages", "algorithm.adv_estimator", choices=("grpo", "rloo")
     )
@@ -305,7 +305,7 @@ class Rollout:
 
 @dataclass(kw_only=True, slots=True)
 class Data:
-    name: str = knob(doc="name in tables and labels")
+    name: str = knob(doc="name in tables and labels", learned=False)
     train_files: list[str] = knob(doc="parquet or JSON files; embedded:train is the shipped tiny task", factory=list)
     val_files: list[str] = knob(doc="parquet or JSON files; embedded:val is the shipped tiny task", factory=list)
     truncation: str = knob(
@@ -321,7 +321,7 @@ class Data:
 
 @dataclass(kw_only=True, slots=True)
 class Reward:
-    name: str = knob(doc="name in tables and labels")
+    name: str = knob(doc="name in tables and labels", learned=False)
     manager: str = knob("naive", "how a reward is computed", "reward.reward_manager.name", choices=("naive", "dapo"))
     function_path: str | None = knob(
         None, "Python file with a reward function; null: verl's routing by data_source; embedded:reward"
@@ -342,7 +342,7 @@ class Reward:
 
 @dataclass(kw_only=True, slots=True)
 class Trainer:
-    name: str = knob(doc="name in tables and labels")
+    name: str = knob(doc="name in tables and labels", learned=False)
     verl: str = knob("0.9.1", "version of the trainer", choices=("0.9.1",))
     learning_rate: float = knob(1e-6, "of the actor", f"{ACTOR}.optim.lr", low=0, high=1)
     weight_decay: float = knob(0.01, "of the actor's optimizer", f"{ACTOR}.optim.weight_decay", low=0)

@@ -1,0 +1,94 @@
+"""What the documents say is true of main today."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.contract
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def bare(requirement: str) -> str:
+    return re.split(r"[<>=\[]", requirement)[0]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of a page's bash blocks."""
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.strip() and not line.startswith("#")]
+
+
+TUTORIAL = [c for c in commands(ROOT / "README.md") if not c.startswith(("make", "pip"))]
+
+
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    """Every line in order, in one directory. What trains is planned instead: the smoke test trains for real."""
+    assert len(TUTORIAL) > 10
+    for line in TUTORIAL:
+        command, _, remark = line.partition("   # ")
+        if "trains" in remark:
+            command = command.replace("hysweep run", "hysweep plan")
+        command = command.replace("hysweep ", f"{sys.executable} -m hysweep ")
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+        wanted = 1 if "fails" in remark else 0
+        assert done.returncode == wanted, (line, done.stdout, done.stderr)
+
+
+def test_the_sweep_in_the_readme_is_the_shipped_one() -> None:
+    text = (ROOT / "README.md").read_text()
+    for name, shown in re.findall(r"<!-- include: (\S+) -->\n```yaml\n(.*?)```", text, re.DOTALL):
+        lines = [line for line in (ROOT / name).read_text().splitlines() if not line.lstrip().startswith("# ")]
+        assert shown.splitlines() == [line for line in lines if not line.startswith("# @")]
+    assert "<!-- include: sweeps/quickstart.yaml -->\n```yaml" in text
+
+
+def test_the_reference_is_made_of_the_schema() -> None:
+    from hysweep.schema.reference import reference
+
+    assert (ROOT / "docs" / "reference.md").read_text() == reference()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_every_dependency_has_its_reason() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = project["dependencies"] + [d for extra in project["optional-dependencies"].values() for d in extra]
+    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    missing = [d for d in declared if not re.search(rf"\b{re.escape(bare(d))}\b", reasons)]
+    assert not missing
+
+
+def test_the_lock_covers_what_is_declared() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    declared = project["dependencies"] + extras["cpu"] + extras["report"] + extras["dev"]
+    locked = {
+        re.split("==", line)[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    missing = [d for d in declared if bare(d).lower() not in locked]
+    assert not missing
+
+
+def test_causes_in_the_docs_are_those_of_the_table() -> None:
+    from hysweep.track import Cause
+
+    text = (ROOT / "docs" / "directory.md").read_text()
+    table = text[text.index("| cause |") : text.index("## Exit codes")]
+    assert {c for c in Cause if re.search(rf"\b{c}\b", table)} == set(Cause)
