@@ -6,8 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from hypothesis import settings
+
 from hysweep.compose import Composer
 from hysweep.schema import Trial
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

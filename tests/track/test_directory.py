@@ -69,6 +69,17 @@ def test_the_last_attempt_wins_where_steps_overlap(study: StudyDirectory) -> Non
     assert trial.curve("s") == [(1, 0.1), (2, 0.2), (3, 9.0), (5, 0.5)]
 
 
+def test_null_is_no_number(study: StudyDirectory) -> None:
+    """verl's file logger writes NaN and infinity as null."""
+    trial = study.add_trial(0, "aa", "", {})
+    trial.attempt(1).path.mkdir(parents=True)
+    trial.attempt(1).metrics_file.write_text(
+        '{"step": 1, "data": {"s": null}}\n{"step": null, "data": {}}\n{"step": 2}\n'
+    )
+    [(step, value)] = trial.curve("s")
+    assert step == 1 and value != value
+
+
 def test_attempts_are_in_the_order_of_their_numbers(study: StudyDirectory) -> None:
     trial = study.add_trial(0, "aa", "", {})
     for n in (1, 2, 10):

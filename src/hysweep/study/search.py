@@ -121,9 +121,11 @@ class Search:
         self._tell(number, TrialState.PRUNED, None, feasible=False)
 
     def _tell(self, number: int, state: TrialState, value: float | None, feasible: bool) -> None:
-        if self._study.get_trials(deepcopy=False)[number].state.is_finished():
+        known = self._study.get_trials(deepcopy=False)[number]
+        if known.state.is_finished():
             return  # told before a crash
-        self._trial(number).set_constraint(FEASIBLE, 0.0 if feasible else 1.0)
+        if FEASIBLE not in known.constraints:
+            self._trial(number).set_constraint(FEASIBLE, 0.0 if feasible else 1.0)
         self._study.tell(number, value, state=state)
 
     def _trial(self, number: int) -> optuna.Trial:

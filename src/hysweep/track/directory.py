@@ -78,9 +78,9 @@ class AttemptDirectory:
         return End.from_dict(d) if d else None
 
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
-        """(step, metrics) in the order written, as verl's file logger wrote them."""
+        """(step, metrics) in the order written. verl's file logger writes NaN as null: here it is NaN again."""
         return [
-            (int(line["step"]), line["data"])
+            (int(line["step"]), {k: math.nan if v is None else v for k, v in line["data"].items()})
             for line in read_lines(self.metrics_file)
             if isinstance(line.get("step"), (int, float))
             and math.isfinite(line["step"])
