@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
 from hypothesis import settings
 
 from hysweep.compose import Composer
