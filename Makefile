@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help quickstart test env lint unit contract smoke nightly bench clean
+.PHONY: help quickstart test env lint unit contract smoke nightly next bench clean
 
 help:
 	@echo "make quickstart   run the default sweep: real verl on this machine's CPU, a leaderboard and a report"
@@ -46,7 +46,13 @@ contract: env
 smoke: env
 	cd $(ROOT) && $(PYTEST) -m verl
 
-nightly: env
+# The newest release candidate of Hydra, allowed to fail: it tells early what will break.
+next: env
+	$(PYTHON) -m venv --clear $(VENV)-next
+	$(VENV)-next/bin/python -m pip install --quiet --pre 'hydra-core>=1.4.0rc1' 'omegaconf' $(ROOT) hypothesis pytest pytest-timeout
+	-cd $(ROOT) && $(VENV)-next/bin/python -m pytest -m "not verl and not contract and not slow" tests/schema tests/compose tests/compile tests/check
+
+nightly: env next
 	cd $(ROOT) && HYSWEEP_NIGHTLY=1 $(PYTEST) -m "slow and not verl"
 
 bench: env

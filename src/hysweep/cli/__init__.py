@@ -190,6 +190,10 @@ def main() -> None:
     except BrokenPipeError:  # `hysweep show | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as e:
+        # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
+        click.echo(f"hysweep: {e.filename or 'the system'}: {e.strerror or e}; mend it and say it again", err=True)
+        sys.exit(1)
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
