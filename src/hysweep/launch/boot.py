@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import re
 import secrets
 import shutil
@@ -67,6 +68,7 @@ class RayHead:
         self.attempt = attempt
         self.head: subprocess.Popen[bytes] | None = None
         self.temporary: Path | None = None
+        self._said_before = 0  # bytes of its log from earlier boots
 
     @property
     def children(self) -> list[subprocess.Popen[bytes]]:
@@ -76,7 +78,7 @@ class RayHead:
         ours = ray_settings(secrets.token_hex(32))
         for boots_left in reversed(range(BOOTS)):
             self.temporary = make_temporary(self.attempt)
-            said_before = _size(self.attempt.ray_log(0))
+            self._said_before = _size(self.attempt.ray_log(0))
             command = ray_command(self.job, self.temporary, free_port())
             self.head = processes.spawn(command, {**environment, **ours}, self.attempt.ray_log(0), self.attempt.path)
             up = wait(lambda: bool(self.address() or self.why_gone()), self.job.ray_boot_timeout_s)
@@ -86,12 +88,10 @@ class RayHead:
             if not self.why_gone():
                 self._prove()
                 return {**ours, "RAY_ADDRESS": self.address()}
-            said = _end_of(self.attempt.ray_log(0), said_before)
             self._keep_logs()
-            clashed = is_port_clash(said)
+            clashed = is_port_clash(_end_of(self.attempt.ray_log(0), self._said_before))
             if not (clashed and boots_left):
-                cause = Cause.PORT_CLASH if clashed else Cause.RAY_BOOT
-                raise BootFailed(cause, f"{self.why_gone()}: {last_error(said)}")
+                raise BootFailed(Cause.PORT_CLASH if clashed else Cause.RAY_BOOT, self.why_gone())
             self.stop()
             self.clear()
         raise AssertionError("unreachable")
@@ -106,7 +106,10 @@ class RayHead:
 
     def why_gone(self) -> str:
         code = self.head.poll() if self.head else None
-        return "" if code is None else f"ray start ended with exit code {code}"
+        if code is None:
+            return ""
+        said = last_error(_end_of(self.attempt.ray_log(0), self._said_before))
+        return f"ray start ended with exit code {code}" + (f": {said}" if said else "")
 
     def stop(self) -> None:
         if self.head:
@@ -204,14 +207,33 @@ def _prefix(directory: str) -> str:
 
 
 def free_port() -> int:
+    """A port that is free, and that nobody is given by chance until Ray takes it, some seconds later.
+
+    So it lies above the ports of Ray's workers (up to 19999) and below those that the kernel hands out: a port
+    that the kernel chose for us it may choose for a neighbour too, and two Rays that start together did clash.
+    """
+    with suppress(OSError, ValueError):
+        first_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        for port in random.sample(range(20000, first_of_kernel), k=100):
+            if _is_free(port):
+                return port
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+        chosen: int = s.getsockname()[1]
+        return chosen
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def is_port_clash(said: str) -> bool:
-    return bool(re.search(r"address already in use|EADDRINUSE|Errno 98", said, re.IGNORECASE))
+    return bool(re.search(r"address already in use|EADDRINUSE|Errno 98|failed to bind to address", said, re.IGNORECASE))
 
 
 def last_error(said: str) -> str:

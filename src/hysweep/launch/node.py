@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hysweep.compile.job import Job
 from hysweep.launch import command, ending, processes
-from hysweep.launch.boot import BootFailed, Cluster, RayHead, remove_temporaries
+from hysweep.launch.boot import BootFailed, Cluster, RayHead, is_port_clash, remove_temporaries
 from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase
 
 # An attempt is asked to stop by this file in its directory. A signal only makes it look at once.
@@ -159,7 +159,7 @@ class Node:
         )
         if gone and end.cause in (Cause.UNKNOWN, Cause.RAY_BOOT, Cause.NODE_FAIL):
             # On one machine there is no other node to go to: what looks like a lost node is Ray itself gone.
-            cause = Cause.HOST_OOM if kills > 0 else Cause.KILLED
+            cause = Cause.PORT_CLASH if is_port_clash(gone) else Cause.HOST_OOM if kills > 0 else Cause.KILLED
             return replace(end, cause=cause, reason=f"{gone} while the trainer ran")
         return end
 
