@@ -4,7 +4,7 @@ ROOT := $(patsubst %/,%,$(dir $(realpath $(lastword $(MAKEFILE_LIST)))))
 VENV ?= $(ROOT)/.venv
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c 'import sys; sys.version_info[:2] in ((3,11),(3,12)) and print("$(p)")' 2>/dev/null)))
 BIN := $(VENV)/bin
-STAMP := $(VENV)/made-from-$(shell cat $(ROOT)/constraints.txt $(ROOT)/pyproject.toml $(ROOT)/Makefile | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/made-from-$(shell cat $(ROOT)/constraints.txt $(ROOT)/pyproject.toml | cksum | cut -d' ' -f1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The CPU build of torch is not the one that the default index serves: README, "torch".
 TORCH_INDEX ?=
