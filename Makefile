@@ -20,7 +20,7 @@ help:
 quickstart: env
 	$(BIN)/hysweep run -m sweep=quickstart
 
-test: lint unit contract smoke
+test: lint unit contract smoke bench
 
 env: $(STAMP)
 
@@ -56,7 +56,7 @@ nightly: env next
 	cd $(ROOT) && HYSWEEP_NIGHTLY=1 $(PYTEST) -m "slow and not verl"
 
 bench: env
-	cd $(ROOT) && $(BIN)/python benchmarks/startup.py
+	cd $(ROOT) && $(BIN)/python benchmarks/startup.py 3
 
 clean:
 	rm -rf $(ROOT)/.venv $(ROOT)/build $(ROOT)/dist

@@ -46,6 +46,8 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
         (["run", "algorithm=grpo,rloo"], "add -m"),
         (["run", "sweep=quickstart"], "add -m"),
         (["run", "-m", "nokey=1,2"], "nokey"),
+        (["run", "-m"], "nothing to search"),
+        (["run", "-m", "sweep=quickstart", "algorithm=grpo", "trainer.learning_rate=1e-3"], "nothing to search"),
         (["run", "-m", "trainer.learning_rate=interval(1e-3,1e-4)"], "is empty"),
         (["run", "-m", "trainer.learning_rate=interval(1e-4,1e-3)"], "study.n_trials"),
         (["run", "--nope"], "--nope"),

@@ -102,6 +102,9 @@ def _fits_mode(composition: Composition, is_sweep: bool) -> None:
     if composition.space and not is_sweep:
         key = next(iter(composition.space))
         raise BadInput(Problem(key, "a range", "one trial has one value", "add -m to search the space"))
+    if is_sweep and not composition.space:
+        cure = "give a range, as in algorithm=grpo,cispo, or sweep=quickstart; leave out -m for one trial"
+        raise BadInput(Problem("space", "empty", "there is nothing to search", cure))
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
