@@ -282,6 +282,23 @@ def test_a_lost_journal_is_only_an_index(composer: Composer) -> None:
     assert len(fake.submitted) == 2
 
 
+def test_a_damaged_state_runs_nothing_again(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    finish(directory, fake := FakeLauncher(rising))
+    (directory.trials()[0].path / "state.json").write_text("{torn")
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2
+    assert len(fake.submitted) == 2
+
+
+@pytest.mark.parametrize("garbage", [b"", b"study: [", b"\x80\x00", b"study: {}", b"- 1", b"study: {nope: 1}"])
+def test_a_damaged_definition_is_told(composer: Composer, garbage: bytes) -> None:
+    directory = begin(composer)
+    directory.config_file.write_bytes(garbage)
+    with pytest.raises(BadInput, match=r"study\.yaml"):
+        Controller(directory)
+
+
 def test_a_frozen_trial_is_not_touched_by_an_edited_default(composer: Composer, tmp_path: Path) -> None:
     own = tmp_path / "mine" / "algorithm"
     own.mkdir(parents=True)

@@ -69,6 +69,21 @@ def test_the_last_attempt_wins_where_steps_overlap(study: StudyDirectory) -> Non
     assert trial.curve("s") == [(1, 0.1), (2, 0.2), (3, 9.0), (5, 0.5)]
 
 
+@pytest.mark.parametrize("garbage", ["", "{", "[]", "7", '{"status": "dancing"}', "null", '{"attempt": 1}'])
+def test_a_damaged_record_is_none(study: StudyDirectory, garbage: str) -> None:
+    trial = study.add_trial(0, "aa", "", {})
+    attempt = trial.attempt(1)
+    attempt.path.mkdir(parents=True)
+    for path in (
+        trial.path / "state.json",
+        trial.path / "point.json",
+        attempt.path / "end.json",
+        attempt.path / "node.json",
+    ):
+        path.write_text(garbage)
+    assert (trial.state(), trial.point(), attempt.end(), attempt.claimed()) == (State(), {}, None, None)
+
+
 def test_null_is_no_number(study: StudyDirectory) -> None:
     """verl's file logger writes NaN and infinity as null."""
     trial = study.add_trial(0, "aa", "", {})

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -129,7 +130,7 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
             command=tuple(raw.get("command", ())),
             created=raw.get("created", 0.0),
         )
-    except (OmegaConfBaseException, KeyError, AssertionError, TypeError, OSError) as e:
+    except (OmegaConfBaseException, yaml.YAMLError, LookupError, AssertionError, TypeError, ValueError, OSError) as e:
         raise BadInput(
             Problem(str(directory.config_file), type(e).__name__, "cannot be read as a study", "restore the file")
         ) from e

@@ -14,13 +14,23 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hysweep.track.files import append_line, claim, read_json, read_lines, write_json, write_text
 from hysweep.track.records import Claim, End, State
+
+R = TypeVar("R")
+
+
+def _record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
+    """What a file says, or None where it says nothing that can be understood."""
+    try:
+        return read(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +77,13 @@ class AttemptDirectory:
         return claim(self.path / "node.json", json.dumps(who.as_dict()))
 
     def claimed(self) -> Claim | None:
-        d = read_json(self.path / "node.json")
-        return Claim.from_dict(d) if d else None
+        return _record(self.path / "node.json", Claim.from_dict)
 
     def finish(self, end: End) -> None:
         write_json(self.path / "end.json", end.as_dict())
 
     def end(self) -> End | None:
-        d = read_json(self.path / "end.json")
-        return End.from_dict(d) if d else None
+        return _record(self.path / "end.json", End.from_dict)
 
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
         """(step, metrics) in the order written. verl's file logger writes NaN as null: here it is NaN again."""
@@ -115,11 +123,13 @@ class TrialDirectory:
 
     def point(self) -> dict[str, Any]:
         """The varied fields and their values here."""
-        return read_json(self.path / "point.json") or {}
+        found = read_json(self.path / "point.json")
+        return found if isinstance(found, dict) else {}
 
     def state(self) -> State:
-        d = read_json(self.path / "state.json")
-        return State.from_dict(d) if d else State()
+        """Where the trial stands. A state that was damaged from outside is that of a trial that nobody has
+        submitted: the controller then finds its attempts by their claims, and runs none of them again."""
+        return _record(self.path / "state.json", State.from_dict) or State()
 
     def save(self, state: State) -> State:
         state = state.but(updated=time.time())
