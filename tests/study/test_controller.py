@@ -299,6 +299,22 @@ def test_a_damaged_definition_is_told(composer: Composer, garbage: bytes) -> Non
         Controller(directory)
 
 
+def test_a_journal_lost_in_the_middle_is_made_again(composer: Composer) -> None:
+    directory = begin(composer, "algorithm=grpo,rloo", LR, "study.n_trials=4", "study.max_parallel=2")
+    fake = FakeLauncher(by_lr)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        for _ in range(9):
+            c.tick()
+    before = {t.number: t.point() for t in directory.trials()}
+    assert any(not t.state().is_final for t in directory.trials())
+    directory.journal.unlink()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 4
+    assert {n: p for n, p in ((t.number, t.point()) for t in directory.trials()) if n in before} == before
+    assert sorted(t.state.name for t in optuna_trials(directory)) == ["COMPLETE"] * 4
+    assert len(fake.submitted) == len(set(fake.submitted)) == 4
+
+
 def test_a_frozen_trial_is_not_touched_by_an_edited_default(composer: Composer, tmp_path: Path) -> None:
     own = tmp_path / "mine" / "algorithm"
     own.mkdir(parents=True)

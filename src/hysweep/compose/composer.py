@@ -29,6 +29,11 @@ from hysweep.schema.knob import Leaf
 SHIPPED = Path(__file__).parent.parent / "conf"
 KEPT = 256  # command lines whose result is kept
 
+# What Hydra and OmegaConf raise on a user's input: their own errors, and what falls through them where a file is no
+# YAML, or holds a list where a mapping must be, or an option has a name that is no text.
+MISCOMPOSED = (HydraException, OmegaConfBaseException, yaml.YAMLError, AttributeError, TypeError, ValueError,
+               LookupError, AssertionError, RecursionError)  # fmt: skip
+
 
 @dataclass(kw_only=True)
 class Root(Trial):
@@ -155,8 +160,7 @@ class Composer:
     def _load_once(self, overrides: tuple[str, ...]) -> DictConfig:
         try:
             return self._loader.load_configuration("config", list(overrides), run_mode=RunMode.RUN, from_shell=False)
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError, AttributeError, TypeError) as e:
-            # the last three: a file that is no YAML, or a list where a mapping must be
+        except MISCOMPOSED as e:
             raise BadInput(*(self._broken_files() or [self._explain(e, overrides)])) from e
 
     def _broken_files(self) -> list[Problem]:

@@ -24,6 +24,7 @@ from hysweep.schema.override import emit
 
 GRAMMAR_CURE = "quote it for Hydra and the shell, as in 'key=\"a,b\"'; see Hydra's override grammar"
 SPACE_CURE = "write choice(a, b), range(1, 10), interval(0, 1), int(interval(1, 8)) or tag(log, interval(1e-6, 1e-4))"
+MOST_VALUES = 100_000  # of a range, which is counted out
 OPTIONAL_GROUPS = ("experiment", "sweep")
 
 
@@ -152,7 +153,11 @@ def _dimension(key: str, override: Override, words: Vocabulary) -> Dimension:
     assert isinstance(value, ChoiceSweep)
     elements = [_plain(e) for e in value.list]
     texts = [str(Transformer.encode(e)) for e in value.list]
-    faults = [fault for element in elements if key in words.groups and (fault := words.problem(key, element))]
+    faults = [
+        fault
+        for element in elements
+        if key in words.groups and (fault := words.problem(key, "null" if element is None else element))
+    ]
     if faults:
         raise BadInput(*faults)
     if not elements:
@@ -185,6 +190,8 @@ def _interval(key: str, text: str, value: IntervalSweep, words: Vocabulary) -> I
 def _range(key: str, text: str, value: RangeSweep) -> Choice:
     start, stop, step = value.start, value.stop, value.step
     assert start is not None and stop is not None
+    if step and (stop - start) / step > MOST_VALUES:
+        raise BadInput(Problem(key, text, f"has more than {MOST_VALUES:,} values", "write int(interval(...))"))
     values = half_open(start, stop, step) if step else ()
     if not values:
         raise BadInput(

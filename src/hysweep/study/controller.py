@@ -84,7 +84,8 @@ class Controller:
         # paths of the trial are relative to where the study was started, wherever it goes on
         if Path(self.definition.cwd).is_dir():
             os.chdir(self.definition.cwd)
-        self._search = Search(self.definition, self.directory.journal)
+        placed = {t.number: t.point() for t in self.directory.trials()}
+        self._search = Search(self.definition, self.directory.journal, placed)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -130,7 +130,17 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
             command=tuple(raw.get("command", ())),
             created=raw.get("created", 0.0),
         )
-    except (OmegaConfBaseException, yaml.YAMLError, LookupError, AssertionError, TypeError, ValueError, OSError) as e:
+    except (
+        OmegaConfBaseException,
+        yaml.YAMLError,
+        LookupError,
+        AssertionError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        OSError,
+    ) as e:
         raise BadInput(
             Problem(str(directory.config_file), type(e).__name__, "cannot be read as a study", "restore the file")
         ) from e

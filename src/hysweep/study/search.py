@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, PercentilePruner
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
@@ -35,12 +36,13 @@ class Search:
     """Ask and tell over one journal, so that the same seed, asked in the same order, gives the same points,
     also across restarts."""
 
-    def __init__(self, definition: Definition, journal: Path) -> None:
+    def __init__(self, definition: Definition, journal: Path, placed: dict[int, dict[str, Any]]) -> None:
+        """`placed`: the points of the trials that have a directory, by number. What the journal has lost of them
+        is entered again: it is an index, and they are the facts."""
         self._definition = definition
         for stale in journal.parent.glob(f"{journal.name}.lock*"):
             stale.unlink()  # of a controller that was killed: whoever holds the study's lock is alone here
         mend_journal(journal)
-        is_new = not journal.exists()
         backend = JournalFileBackend(str(journal.absolute()), lock_obj=JournalFileOpenLock(str(journal.absolute())))
         self._study = optuna.create_study(
             storage=JournalStorage(backend),
@@ -50,8 +52,19 @@ class Search:
             pruner=_pruner(definition),
             load_if_exists=True,
         )
-        if is_new or not self._study.get_trials(deepcopy=False):
+        is_new = not self._study.get_trials(deepcopy=False)
+        self._restore(placed)
+        if is_new:
             self._enqueue()
+
+    def _restore(self, placed: dict[int, dict[str, Any]]) -> None:
+        """Numbers are positions in the journal, so what is missing is filled up in order; what was never placed, a
+        repetition, as failed."""
+        for number in range(len(self._study.get_trials(deepcopy=False)), max(placed, default=-1) + 1):
+            params = self._category_texts(placed.get(number, {}))
+            ranges = {key: _distribution(self._definition.space[key]) for key in params}
+            state = TrialState.RUNNING if number in placed else TrialState.FAIL
+            self._study.add_trial(optuna.trial.create_trial(state=state, params=params, distributions=ranges))
 
     def _enqueue(self) -> None:
         """What runs first, in order: the points that the study names, or all of a grid. Repeatable after a crash."""
@@ -137,7 +150,7 @@ class Search:
 
     def _category_texts(self, point: dict[str, Any]) -> dict[str, Any]:
         space = self._definition.space
-        return {k: space[k].text(v) if isinstance(space[k], Choice) else v for k, v in point.items()}
+        return {k: space[k].text(v) if isinstance(space[k], Choice) else v for k, v in point.items() if k in space}
 
     def _sampler(self, number: int) -> BaseSampler:
         """A sampler for one trial. Seeded by the study's seed and the trial's number: a restart, which makes new
@@ -162,6 +175,15 @@ def _suggest_one(trial: optuna.Trial, key: str, dimension: Dimension) -> Any:
     if dimension.is_int:
         return trial.suggest_int(key, int(dimension.low), int(dimension.high), log=dimension.is_log)
     return trial.suggest_float(key, dimension.low, dimension.high, log=dimension.is_log)
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    """The same range as `_suggest_one` asks for."""
+    if isinstance(dimension, Choice):
+        return CategoricalDistribution(dimension.texts)
+    if dimension.is_int:
+        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.is_log)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.is_log)
 
 
 def _pruner(definition: Definition) -> BasePruner:
