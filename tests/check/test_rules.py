@@ -58,6 +58,7 @@ BROKEN = [
     ((), ["reward.function_path=/no/such.py"], "reward.function_path", "/no/such.py"),
     ((), ["trainer.extra.actor_rollout_ref.actor.ppo_epoch=2"],
      "trainer.extra.actor_rollout_ref.actor.ppo_epoch", "ppo_epochs"),
+    ((), ["trainer.extra.reward_model.reward_manager=dapo"], "trainer.extra.reward_model.reward_manager", "reward"),
     ((), ["trainer.extra.trainer.nnodes=2"], "trainer.extra.trainer.nnodes", "that field"),
     ((HY3,), ["trainer.extra.actor_rollout_ref.actor.megatron.grad_offload=true"],
      "trainer.extra.actor_rollout_ref.actor.megatron.grad_offload", "offload"),

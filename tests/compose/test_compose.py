@@ -80,6 +80,15 @@ def test_the_grammar_of_ranges(composer: Composer) -> None:
     assert space["rollout.temperature"].values == (0.5, 0.75), "half open for real numbers too (case 30)"
 
 
+def test_a_key_below_a_dict_can_be_set_and_searched(composer: Composer) -> None:
+    key = "trainer.extra.actor_rollout_ref.actor.ppo_epochs"
+    assert composer.compose([f"{key}=2"]).trial.trainer.extra == {"actor_rollout_ref": {"actor": {"ppo_epochs": 2}}}
+    assert composer.compose(["cluster.env={A: x}"]).trial.cluster.env == {"A": "x"}
+    composition = composer.compose([f"{key}=1,2"])
+    assert composer.point(composition.fixed, composition.space, {key: 2}).trainer.extra["actor_rollout_ref"]
+    assert set(composer.compose(['space={trainer.seed: "choice(1,2)"}']).space) == {"trainer.seed"}
+
+
 def test_an_interval_of_a_whole_field_is_whole(composer: Composer) -> None:
     assert composer.compose(["rollout.n=interval(2,8)"]).space["rollout.n"] == Interval("rollout.n", 2, 8, is_int=True)
 
@@ -94,6 +103,9 @@ def test_an_interval_of_a_whole_field_is_whole(composer: Composer) -> None:
         ("algorithm=glob(zz*)", "matches none"),
         ("algorithm=grpo,nope", "no such algorithm"),
         ("algorithm=grpo,null", "no such algorithm"),
+        ("algorithm=range(1,3)", "names"),
+        ("algorithm=interval(0,1)", "names"),
+        ("sweep=quickstart,hy3_algorithms", "cannot itself be searched"),
         ("algorithm=1,2.5", "no such algorithm"),
         ("trainer.seed=range(0,10000000000)", "100,000"),
         ("trainer.learning_rate=1e-3,oops", "is no number"),
@@ -123,9 +135,11 @@ def test_a_grid_in_hydras_order(composer: Composer) -> None:
 
 def test_categories_keep_their_quotes(composer: Composer) -> None:
     """Case 29: a choice of strings that Hydra would read as something else reaches the trial as it was."""
-    texts = ("x,y", "c=d", "1e-6", "0.5_4.0")
-    quoted = ",".join(f"'{t}'" for t in texts)
-    composition = composer.compose([f"tracking.project={quoted}"])
+    texts = ("x,y", "c=d", "1e-6", "0.5_4.0", "it's")
+    quoted = ",".join('"' + t + '"' for t in texts)
+    for form in (quoted, f"choice({quoted})"):
+        assert composer.compose([f"tracking.project={form}"]).space["tracking.project"].values == texts
+    composition = composer.compose([f"tracking.project=choice({quoted})"])
     assert composition.space["tracking.project"].values == texts
     for text in texts:
         point = composer.point(composition.fixed, composition.space, {"tracking.project": text})

@@ -131,7 +131,9 @@ def test_a_bad_trial_is_pruned_and_its_job_cancelled(composer: Composer) -> None
     loser = directory.trials()[2]
     assert str(loser.attempt(1).path) in fake.cancelled
     assert len(loser.curve("critic/score/mean")) < 8
-    assert "at step 3" in loser.state().reason and "0.5" in loser.state().reason
+    assert loser.state().reason == (
+        "at step 3 critic/score/mean was 0.1, and the best 50 % of 2 completed ones had 0.5 there (median)"
+    )
     assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE", "COMPLETE", "PRUNED"]
     assert len(directory.ledger()) == 3, "what a pruned trial used is booked"
 
@@ -196,11 +198,11 @@ def test_no_number_is_no_value(composer: Composer, values: list[float]) -> None:
 
 
 def test_a_metric_that_never_comes_is_said_with_the_nearest(composer: Composer) -> None:
-    directory = begin(composer, "study.metric=critic/scores/mean")
+    directory = begin(composer, "study.metric=actor/scores")
     finish(directory, FakeLauncher(rising))
     state = directory.trials()[0].state()
     assert state.cause is Cause.CONFIG_ERROR
-    assert "critic/score/mean" in state.reason
+    assert "never logged actor/scores" in state.reason
 
 
 def test_a_budget_ends_the_asking(composer: Composer) -> None:
@@ -313,6 +315,49 @@ def test_a_journal_lost_in_the_middle_is_made_again(composer: Composer) -> None:
     assert {n: p for n, p in ((t.number, t.point()) for t in directory.trials()) if n in before} == before
     assert sorted(t.state.name for t in optuna_trials(directory)) == ["COMPLETE"] * 4
     assert len(fake.submitted) == len(set(fake.submitted)) == 4
+
+
+def test_points_that_are_one_trial_run_once(composer: Composer, tmp_path: Path) -> None:
+    """Two options of equal values are the same training."""
+    own = tmp_path / "mine" / "algorithm"
+    own.mkdir(parents=True)
+    (own / "twin.yaml").write_text("name: twin\nadv_estimator: rloo\n")
+    directory = begin(Composer([tmp_path / "mine"]), "algorithm=rloo,twin,grpo")
+    why = finish(directory, fake := FakeLauncher(rising))
+    assert [t.point()["algorithm"] for t in directory.trials()] == ["rloo", "grpo"]
+    assert len(fake.submitted) == 2
+    assert "nothing new" in why
+
+
+def test_a_label_that_is_varied_makes_trials(composer: Composer) -> None:
+    directory = begin(composer, "data.name=a,b")
+    finish(directory, FakeLauncher(rising))
+    assert causes(directory) == [Cause.COMPLETED] * 2
+
+
+@pytest.mark.parametrize("kept", [10.0, 25.0, 50.0, 75.0, 90.0])
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_the_bar_is_that_of_optuna(kept: float, direction: str) -> None:
+    import numpy
+
+    values = [0.6562, 0.7188, 0.75, 0.7969]
+    percent = 100 - kept if direction == "maximize" else kept
+    bar = controller_module.bar_of(values, kept, direction)
+    assert bar == pytest.approx(numpy.percentile(values, percent))
+
+
+def test_a_sweep_file_with_named_points_can_be_pinned(composer: Composer) -> None:
+    definition = define(composer.compose(["sweep=quickstart", "algorithm=grpo"]))
+    assert definition.study.enqueue == [{"trainer.learning_rate": 1e-3}]
+
+
+def test_foreign_lines_in_the_journal_are_dropped(composer: Composer) -> None:
+    directory = begin(composer, LR, "study.n_trials=2")
+    fake = FakeLauncher(by_lr)
+    finish(directory, fake)
+    directory.journal.write_bytes(directory.journal.read_bytes() + b'{"status": 1}\n[]\n')
+    finish(directory, fake, {"n_trials": 3})
+    assert len(directory.trials()) == 3
 
 
 def test_a_frozen_trial_is_not_touched_by_an_edited_default(composer: Composer, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ CONFIG_DIR = click.option(
     "--config-dir",
     "config_dirs",
     multiple=True,
+    type=click.Path(exists=True, file_okay=False),
     metavar="DIR",
     help="Your own config groups; they win over the shipped.",
 )
@@ -165,6 +166,8 @@ def completion(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
+    if shell == "bash":
+        click.echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//=}  # so that algorithm=<TAB> is one word")
     click.echo(found(hysweep, {}, "hysweep", "_HYSWEEP_COMPLETE").source())
 
 
@@ -192,7 +195,8 @@ def main() -> None:
         sys.exit(0)
     except OSError as e:
         # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
-        click.echo(f"hysweep: {e.filename or 'the system'}: {e.strerror or e}; mend it and say it again", err=True)
+        where = e.filename or "the current directory"
+        click.echo(f"hysweep: {where}: {e.strerror or e}; mend it and say it again", err=True)
         sys.exit(1)
 
 

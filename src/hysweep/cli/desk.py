@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from hysweep.check import check_trial, errors, examine
+from hysweep.check import errors, examine
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer
 from hysweep.compose.composer import all_leaves, trial_yaml
-from hysweep.schema import BadInput, Problem, Severity, trial_id
-from hysweep.study import Preview, define, preview
+from hysweep.schema import BadInput, Problem, Severity, Trial, trial_id
+from hysweep.study import Definition, Preview, define, preview
 from hysweep.track import AttemptDirectory
 
 NOWHERE = Path("/STUDY/trials/NUMBER-ID")  # stands for the directory that a trial will have
@@ -49,11 +49,7 @@ def show(overrides: list[str], config_dirs: Sequence[Path], verl: bool, doc: boo
 def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_json: bool) -> int:
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)
-    if composition.space:
-        looked = preview(define(composition), composer)
-    else:
-        found = tuple(check_trial(composition.trial))
-        looked = [Preview({}, composition.trial, trial_id(composition.trial), found)]
+    looked = preview(define(composition), composer)
     bad = [p for p in looked if not p.is_feasible or (strict and p.problems)]
     if as_json:
         click.echo(json.dumps([_preview_json(p) for p in looked], indent=1, default=str))
@@ -79,7 +75,7 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     definition = define(composition)
     looked = preview(definition, composer)
     feasible = [p for p in looked if p.trial is not None and not errors(p.problems)]
-    trial = feasible[0].trial if feasible else composition.trial
+    trial = _first_trial(definition, composer) or (feasible[0].trial if feasible else composition.trial)
     assert trial is not None
     job = compile_trial(trial, definition.directory.path / "trials" / f"0000-{trial_id(trial, definition.space)}")
     most_hours = definition.n_trials * trial.world_size * trial.cluster.timeout_min / 60
@@ -152,13 +148,21 @@ def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
                 f", as {_point(where[0].point)}]" if len(where) < len(looked) else "]"
             )
         word = "warning" if problem.severity is Severity.WARNING else "problem"
-        late = {"never": "it would be ignored", "compose": "the trainer refuses it"}.get(
+        late = {"never": "the trainer would say nothing", "compose": "the trainer refuses it"}.get(
             problem.stage, f"it would fail at {problem.stage}"
         )
         click.echo(
             f"{click.style(word, fg='yellow' if word == 'warning' else 'red')}: {problem} ({late}){at}",
             err=err,
         )
+
+
+def _first_trial(definition: Definition, composer: Composer) -> Trial | None:
+    """The first of the points that the study names, where that says all that varies."""
+    point = next(iter(definition.study.enqueue), {})
+    if not definition.space or set(point) != set(definition.space):
+        return None
+    return composer.point(definition.fixed, definition.space, point)
 
 
 def _launch_plan(job: Job) -> str:

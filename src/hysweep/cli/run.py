@@ -39,19 +39,28 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)
     result: list[int] = []
+    faults: list[BadInput] = []
     if not flags:
         _fits_mode(composition, is_sweep)
+    elif is_sweep:
+        raise BadInput(Problem("--multirun", flags[0], "Hydra shows one configuration", "leave out -m"))
     if detach:
         return run_study(overrides, is_sweep, config_dirs, detach=True)
 
     import hydra
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
     def task(cfg: Any) -> int:
         chosen = HydraConfig.get()
         dirs = [Path(s.path) for s in chosen.runtime.config_sources if s.provider == "command-line"]
-        result.append(run_study(list(chosen.overrides.task), False, dirs))
+        try:
+            result.append(run_study(list(chosen.overrides.task), False, dirs))
+        except BadInput as e:  # Hydra would put words of its own before ours
+            faults.append(e)
+            return 2
         return result[-1]
 
     swept = [o for o in overrides if o.partition("=")[0] in composition.space]
@@ -65,8 +74,13 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     try:
         GlobalHydra.instance().clear()
         hydra.main(version_base="1.3", config_path=str(SHIPPED), config_name="config")(task)()
+    except (HydraException, OmegaConfBaseException) as e:
+        why = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise BadInput(Problem("hydra", " ".join([*flags, *own]) or "(run)", why, "see Hydra's documentation")) from e
     finally:
         sys.argv = saved
+    if faults:
+        raise faults[0]
     return (result or sweep_results or [0])[-1]
 
 

@@ -30,6 +30,7 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
     Returns 0, or 1 when nothing completed. Ctrl-C leaves: the jobs go on, the code is 130.
     """
     with Controller(directory, changes) as controller:
+        directory.withdraw_cancel()  # whoever goes on with a study wants it to go on
         if not detach:
             return _drive_here(controller)
     log = open(directory.path / "controller.log", "ab")  # noqa: SIM115 - it is the child's from here on
@@ -109,9 +110,7 @@ def status(path: Path, as_json: bool) -> None:
 
 def resume(path: Path, overrides: list[str], detach: bool) -> int:
     directory = _study(path)
-    changes = _changes(overrides)
-    directory.withdraw_cancel()
-    return drive(directory, changes, detach)
+    return drive(directory, _changes(overrides), detach)
 
 
 def cancel(path: Path, addresses: list[str]) -> int:
@@ -124,6 +123,10 @@ def cancel(path: Path, addresses: list[str]) -> int:
         directory.request_cancel()
     targets = chosen or directory.trials()
     open_ones = [t for t in targets if not t.state().is_final]
+    if not open_ones:
+        directory.withdraw_cancel()
+        click.echo("nothing was open, so nothing was stopped")
+        return 0
     try:
         controller: Controller | None = Controller(directory).__enter__()
     except BadInput:  # somebody drives it, and will see the request
@@ -181,11 +184,11 @@ def _trial(directory: StudyDirectory, address: str) -> TrialDirectory:
 
 def _changes(overrides: list[str]) -> dict[str, object]:
     """`study.n_trials=12` and the like. Raises BadInput for what cannot change when a study goes on."""
-    given = {o.partition("=")[0].lstrip("+") for o in overrides}
+    given = {o.partition("=")[0].lstrip("+"): o.partition("=")[2] for o in overrides}
     if faults := [
         Problem(
             key,
-            "",
+            given[key],
             "cannot change when a study goes on",
             f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can",
         )

@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hysweep.compose.grammar import Vocabulary, parse_overrides, parse_space
+from hysweep.compose.grammar import OPTIONAL_GROUPS, Vocabulary, assignment, parse_overrides, parse_space
 from hysweep.compose.space import Choice, Dimension, Interval
 from hysweep.schema import BadInput, Problem, Study, Trial, leaves, suggest
 from hysweep.schema.knob import Leaf
@@ -133,7 +133,7 @@ class Composer:
         # a value given on the command line takes its key out of the sweep file's space
         space = parse_space({str(k): v for k, v in raw.items() if k not in fixed}, self.words) | given.space
         choices = {k: v for k, v in cfg.hydra.runtime.choices.items() if not str(k).startswith("hydra")}
-        first = tuple(f"{key}={d.texts[0]}" for key, d in space.items() if isinstance(d, Choice))
+        first = tuple(assignment(k, d.texts[0], self.words) for k, d in space.items() if isinstance(d, Choice))
         if first:
             first = (*given.fixed, *first)
         trial, study = self._typed(first or given.fixed)
@@ -142,9 +142,7 @@ class Composer:
 
     def point(self, fixed: Sequence[str], space: dict[str, Dimension], point: dict[str, Any]) -> Trial:
         """The trial at one point of a space."""
-        varied = tuple(
-            f"{key}={space[key].text(value)}" if key in space else f"{key}={value}" for key, value in point.items()
-        )
+        varied = tuple(assignment(key, space[key].text(value), self.words) for key, value in point.items())
         return self._typed((*fixed, *varied))[0]
 
     def snapshot(self) -> dict[str, str]:
@@ -195,7 +193,7 @@ class Composer:
         knobs = {leaf.path: leaf for leaf in all_leaves()}
         faults: list[Problem] = []
         for key, dimension in space.items():
-            if key.partition(".")[0] in ("study", "space"):
+            if key.partition(".")[0] in ("study", "space", "sweep"):
                 faults.append(
                     Problem(key, "a range", "says how to search, and cannot itself be searched", "give one value")
                 )
@@ -233,9 +231,18 @@ class Composer:
         why = (cause.msg or str(cause)).splitlines()[0]
         if "???" in why or ("MISSING" in why.upper() and key in self.words.fields):
             return Problem(key, "(missing)", "needs a value", f"give {key}=...")
+        if key.isdigit():  # OmegaConf names an element of a list by its place alone
+            lists = (o.partition("=") for o in overrides if o.partition("=")[2].startswith("["))
+            name, _, text = next(lists, ("config", "", ""))
+            return Problem(name, text, f"its element {key} has the wrong type", "see docs/reference.md")
+        if key in OPTIONAL_GROUPS:
+            cure = "begin the file with the line `# @package _global_`"
+            return Problem(key, value, "is read as a group of its own, which there is not", cure)
         if not self.words.knows(key):
             return Problem(key, value, "there is no such key", suggest(key, self.words.fields))
         expected = self.words.fields.get(key)
+        if typing.get_origin(expected) is list:
+            return Problem(key, value, "is no list", f"write {key}=[{value}]")
         cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
         return Problem(key, value, why, cure)
 

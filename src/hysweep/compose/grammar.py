@@ -14,7 +14,6 @@ from hydra.core.override_parser.types import (
     Override,
     QuotedString,
     RangeSweep,
-    Transformer,
 )
 from hydra.errors import HydraException
 
@@ -53,6 +52,9 @@ class Vocabulary:
 
     def is_field_or_group(self, key: str) -> bool:
         return key in self.fields or key in self.groups or any(f.startswith(f"{key}.") for f in self.fields)
+
+    def is_plain(self, key: str) -> bool:
+        return key not in self.dicts and self.is_field_or_group(key)
 
     def knows(self, key: str) -> bool:
         return self.is_field_or_group(key) or any(key.startswith(f"{name}.") for name in self.dicts)
@@ -104,12 +106,16 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
             continue
         if fault := words.problem(key, value):
             problems.append(fault)
-        # a dict takes new keys: Hydra wants to be told so, a person need not
-        fixed[key] = text if words.is_field_or_group(key) else "++" + text.lstrip("+~")
+        fixed[key] = text if override.is_delete() else assignment(key, right, words)
         space.pop(key, None)
     if problems:
         raise BadInput(*problems)
     return Assignments(tuple(fixed.values()), space)
+
+
+def assignment(key: str, text: str, words: Vocabulary) -> str:
+    """`key=text` as Hydra takes it. A dict takes new keys: Hydra wants to be told so, a person need not."""
+    return f"{'' if words.is_plain(key) else '++'}{key}={text}"
 
 
 def parse_space(space: dict[str, Any], words: Vocabulary) -> dict[str, Dimension]:
@@ -146,13 +152,16 @@ def _dimension(key: str, override: Override, words: Vocabulary) -> Dimension:
         if not names:
             raise BadInput(Problem(key, text, "matches none of its options", suggest(key, words.groups.get(key, []))))
         return Choice(key, tuple(names), tuple(names))
+    if key in words.groups and not isinstance(value, ChoiceSweep):
+        raise BadInput(Problem(key, text, "its options are names", suggest("", words.groups[key])))
     if isinstance(value, IntervalSweep):
         return _interval(key, text, value, words)
     if isinstance(value, RangeSweep):
         return _range(key, text, value)
     assert isinstance(value, ChoiceSweep)
     elements = [_plain(e) for e in value.list]
-    texts = [str(Transformer.encode(e)) for e in value.list]
+    # within choice() Hydra hands over strings without their quotes: they are put back where they are needed
+    texts = [emit(e) for e in elements]
     faults = [
         fault
         for element in elements

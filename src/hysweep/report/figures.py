@@ -342,7 +342,7 @@ def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Fi
     return Figure(
         name=f"scatter-{record.keys.index(key)}",
         title=f"Objective by {'learning rate' if name == 'lr' else name}",
-        note="Filled: completed. Open: the last value of a trial that did not complete. Ring: the best.",
+        note="Filled: completed. Open: what a trial that did not complete had come to. Ring: the best.",
         traces=traces,
         layout={
             "xaxis": _axis(_plot_text(key), [float(t.point[key]) for _, t in measured] if is_log else None),

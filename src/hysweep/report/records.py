@@ -435,7 +435,7 @@ def _read_trial(
     directories = _attempted(trial.attempts, [])
     attempts = tuple(_read_attempt(a, last_step if len(directories) == 1 else _last_step(a)) for a in directories)
     config = _mapping(_yaml(trial.config_file, faults))
-    state = _attempted(trial.state)
+    state = trial.state_if_legible()
     if not isinstance(state, State):
         faults.append(f"trial {trial.number}: its state cannot be read")
         state = State()

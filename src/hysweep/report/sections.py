@@ -365,7 +365,7 @@ def _leaderboard(view: View) -> Html | None:
     count = element(
         "span", words.counted(len(trials), "trial"), id="leaderboard-count", class_="soft small", role="status"
     )
-    note = f"Value: {record.metric}; of a trial that did not complete, the last one measured."
+    note = f"Value: {record.metric}; of a trial that did not complete, what it had come to."
     reward = f"Reward: {SCORE}."
     return join(
         [

@@ -404,7 +404,13 @@ class Trainer:
         doc="any other key of the trainer, as in trainer.extra.actor_rollout_ref.actor.ppo_epochs=2",
     )
     seed: int = knob(
-        1, "of data order and sampling", "data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed", low=0
+        1,
+        "of data order and sampling",
+        "data.seed",
+        f"{ACTOR}.data_loader_seed",
+        f"{ROLLOUT}.seed",
+        low=0,
+        high=2**31 - 1,
     )
 
 

@@ -25,7 +25,7 @@ def trial_id(trial: Trial, varied: Collection[str] = ()) -> str:
     def belongs(path: str, learned: bool) -> bool:
         group, _, name = path.partition(".")
         if name == _LABEL:
-            return False
+            return path in varied
         return learned or path in varied or group in varied
 
     content = {leaf.path: leaf.value for leaf in leaves(trial) if belongs(leaf.path, leaf.knob.learned)}

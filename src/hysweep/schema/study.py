@@ -48,7 +48,7 @@ class Study:
         choices=("tpe", "random", "cmaes", "nsgaii", "qmc"),
         learned=False,
     )
-    seed: int = knob(0, "of the search: the same seed asks the same points", learned=False, low=0)
+    seed: int = knob(0, "of the search: the same seed asks the same points", learned=False, low=0, high=2**31 - 1)
     pruner: Pruner = field(default_factory=Pruner)
     enqueue: list[dict[str, Any]] = knob(
         factory=list, doc="points that run first, before the sampler is asked", learned=False

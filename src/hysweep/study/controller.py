@@ -70,6 +70,7 @@ class Controller:
         self._frozen: dict[Path, Trial] = {}
         self._launcher_named = cache(launchers)
         self._exhausted = False
+        self._repeated: list[dict[str, object]] = []  # points that are a trial which the study has
 
     def __enter__(self) -> Controller:
         try:
@@ -116,7 +117,7 @@ class Controller:
         if self._search.unfinished_beyond([t.number for t in trials]):
             return None
         if len(trials) >= self.definition.n_trials:
-            return f"all {len(trials)} trials were made"
+            return f"all {len(trials)} trials were made" if len(trials) != 1 else "its one trial was made"
         if self._exhausted:
             return "the sampler brings nothing new: every point that it proposes has run"
         budget = self.definition.study.budget_gpu_hours
@@ -198,12 +199,17 @@ class Controller:
     def _why_pruned(self, trial: TrialDirectory, step: int) -> str:
         study = self.definition.study
         metric = study.pruner.metric or study.metric
-        at = {t.number: dict(t.curve(metric)).get(step) for t in self.directory.trials()}
-        mine = at.pop(trial.number)
-        others = sorted(v for v in at.values() if v is not None)
-        middle = others[len(others) // 2] if others else math.nan
-        there = f"the median of {len(others)} others {middle:.4g}" if others else "no other was that far"
-        return f"at step {step} {metric} was {mine:.4g}, {there} ({study.pruner.name})"
+        curve = dict(trial.curve(metric))
+        said = f"at step {step} {metric} was {curve[step]:.4g}"
+        if study.pruner.name == "hyperband":
+            return f"{said}: not among the best 1 in {study.pruner.reduction_factor} of its rung (hyperband)"
+        done = [t for t in self.directory.trials() if t.state().cause is Cause.COMPLETED]
+        others = [v for t in done if (v := dict(t.curve(metric)).get(step)) is not None]
+        kept = 50.0 if study.pruner.name == "median" else study.pruner.percentile
+        bar = bar_of(others, kept, study.direction)
+        return (
+            f"{said}, and the best {kept:g} % of {len(others)} completed ones had {bar:.4g} there ({study.pruner.name})"
+        )
 
     def _after_attempt(self, trial: TrialDirectory, state: State, job: JobState) -> None:
         """A job is gone: why, what it cost, and what to do about it."""
@@ -307,7 +313,7 @@ class Controller:
         """The points of a finite space that no trial has."""
         if size(self.definition.space) is None:
             return
-        tried = [t.point() for t in self.directory.trials()]
+        tried = [t.point() for t in self.directory.trials()] + self._repeated
         yield from (p for p in grid(self.definition.space) if p not in tried)
 
     def _place(self, number: int, point: dict[str, object]) -> bool:
@@ -321,6 +327,7 @@ class Controller:
         identity = trial_id(trial_config, varied=definition.space)
         if any(t.id == identity and t.number != number for t in self.directory.trials()):
             self._search.tell_failed(number)
+            self._repeated.append(point)
             self.directory.log("repeated", trial=number, id=identity, point=point)
             return False
         faults = errors(check_trial(trial_config))
@@ -385,6 +392,18 @@ class Controller:
             return 0.0
         last = attempt.last_sign_of_life() if state.is_final else time.time()
         return max(0.0, last - claimed.created) / 3600 * self._gpus(trial)
+
+
+def bar_of(values: list[float], kept: float, direction: str) -> float:
+    """What the best `kept` percent of some values reach, between two of them by a straight line, as Optuna's
+    percentile pruner has it (numpy.percentile)."""
+    if not values:
+        return math.nan
+    ordered = sorted(values, reverse=direction == "minimize")
+    place = (1 - kept / 100) * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def held_problem(directory: StudyDirectory) -> Problem:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,23 @@ from omegaconf.errors import OmegaConfBaseException
 import hysweep
 from hysweep.compose import Choice, Composer, Composition, Dimension, Interval, size
 from hysweep.compose.grammar import parse_space
-from hysweep.schema import BadInput, Problem, Study
+from hysweep.schema import BadInput, Problem, Study, suggest
+from hysweep.schema.override import emit
 from hysweep.track import StudyDirectory
 
 # What may be said anew when a study goes on: how long and how wide, never what it compares.
+# What verl 0.9.1 logs (verl/trainer/ppo/metric_utils.py): the names that are fixed, and the families whose names
+# depend on data, reward function or engine.
+METRICS = (
+    *(f"critic/{x}/{how}" for x in ("score", "rewards", "advantages", "returns") for how in ("mean", "min", "max")),
+    *(f"actor/{what}" for what in ("entropy", "pg_loss", "loss", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl",
+                                   "kl_loss", "kl_coef", "grad_norm", "lr")),
+)  # fmt: skip
+FAMILIES = ("val-core/", "val-aux/", "actor/", "critic/vf", "critic/values/", "rollout_corr/", "training/", "reward/",
+            "response_length", "response/", "prompt_length", "perf/", "timing_s/", "timing_per_token_ms/",
+            "global_seqlen/", "num_turns/")  # fmt: skip
+MOST_POINTS = 10_000  # of a grid
+LONGEST_NAME = 100  # bytes: it is part of the names of runs in trackers, which have 128
 CHANGEABLE = ("n_trials", "max_parallel", "budget_gpu_hours", "hung_after_min", "poll_s")
 
 
@@ -84,18 +98,33 @@ class Definition:
 
 def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
     """The study that a composed command line asks for. Raises BadInput where it asks for none."""
-    from dataclasses import replace
-
     study, space = composition.study, composition.space
-    if study.n_trials is None and size(space) is None:
+    for key, metric in {"study.metric": study.metric, "study.pruner.metric": study.pruner.metric}.items():
+        if metric is not None and not is_metric(metric):
+            cure = suggest(metric, [*METRICS, "val-core/DATA_SOURCE/acc/mean@1"])
+            raise BadInput(Problem(key, metric, "verl logs no such metric", cure))
+    points = size(space)
+    if study.n_trials is None and points is not None and points > MOST_POINTS:
+        raise BadInput(
+            Problem("study.n_trials", "null", f"the grid has {points:,} points", "give study.n_trials=20, say")
+        )
+    if study.n_trials is None and points is None:
         endless = next(k for k, d in space.items() if isinstance(d, Interval) and not d.is_int)
         raise BadInput(
             Problem("study.n_trials", "null", f"{endless} has no end of values", "give study.n_trials=20, say")
         )
+    study = replace(study, enqueue=_still_varied(study.enqueue, space, composition.fixed))
     _check_enqueued(study, space)
     name = study.name or composition.choices.get("sweep") or _name_by_content(composition)
-    if "/" in name or name.startswith("."):
-        raise BadInput(Problem("study.name", name, "is a directory's name", "leave out / and a leading dot"))
+    if not re.fullmatch(r"[^/.\x00-\x1f][^/\x00-\x1f]*", name) or len(name.encode()) > LONGEST_NAME:
+        raise BadInput(
+            Problem(
+                "study.name",
+                name,
+                "is a directory's name",
+                f"leave out / and a leading dot, at most {LONGEST_NAME} bytes",
+            )
+        )
     return Definition(
         study=replace(study, name=name),
         fixed=composition.fixed,
@@ -155,9 +184,31 @@ def text_of(dimension: Dimension) -> str:
     return f"int({span})" if dimension.is_int else span
 
 
+def is_metric(name: str) -> bool:
+    """Whether verl can log a metric of this name."""
+    return name in METRICS or name.startswith(FAMILIES)
+
+
+def _still_varied(
+    points: list[dict[str, Any]], space: dict[str, Dimension], fixed: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The named points of a sweep file where a command line has fixed some of what it varied: a point that agrees
+    loses the key, one that does not is dropped."""
+    given = dict(o.lstrip("+").split("=", 1) for o in fixed if "=" in o)
+    kept = []
+    for point in points:
+        pinned = {k: v for k, v in point.items() if k not in space and k in given}
+        if all(given[k] == emit(v) or given[k] == str(v) for k, v in pinned.items()):
+            kept.append({k: v for k, v in point.items() if k not in pinned})
+    return [p for i, p in enumerate(kept) if p not in kept[:i]]
+
+
 def _check_enqueued(study: Study, space: dict[str, Dimension]) -> None:
     faults = []
     for i, point in enumerate(study.enqueue):
+        if not isinstance(point, dict):
+            faults.append(Problem(f"study.enqueue[{i}]", point, "is no point", "write {key: value, ...}"))
+            continue
         for key, value in point.items():
             dimension = space.get(key)
             if dimension is None:
@@ -174,7 +225,9 @@ def _check_enqueued(study: Study, space: dict[str, Dimension]) -> None:
                     )
                 )
             elif isinstance(dimension, Interval) and not (
-                isinstance(value, (int, float)) and dimension.low <= value <= dimension.high
+                isinstance(value, (int, float))
+                and not isinstance(value, bool)
+                and dimension.low <= value <= dimension.high
             ):
                 faults.append(
                     Problem(

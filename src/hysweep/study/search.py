@@ -207,7 +207,7 @@ def mend_journal(path: Path) -> None:
         return
     except OSError as e:
         raise BadInput(Problem(str(path), "unreadable", str(e), "give yourself the right to read it")) from e
-    kept = [line for line in raw.split(b"\n") if _is_json(line)]
+    kept = [line for line in raw.split(b"\n") if _is_entry(line)]
     mended = b"".join(line + b"\n" for line in kept)
     if mended != raw:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -215,9 +215,9 @@ def mend_journal(path: Path) -> None:
         os.replace(draft, path)
 
 
-def _is_json(line: bytes) -> bool:
+def _is_entry(line: bytes) -> bool:
     try:
-        json.loads(line)
+        entry = json.loads(line)
     except ValueError:
         return False
-    return True
+    return isinstance(entry, dict) and "op_code" in entry

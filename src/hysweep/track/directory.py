@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ from hysweep.track.files import append_line, claim, read_json, read_lines, write
 from hysweep.track.records import Claim, End, State
 
 R = TypeVar("R")
+
+_NUMBER = re.compile(r"[0-9]+")
+_TRIAL = re.compile(r"[0-9]+-[^-]+")
 
 
 def _record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
@@ -129,7 +133,10 @@ class TrialDirectory:
     def state(self) -> State:
         """Where the trial stands. A state that was damaged from outside is that of a trial that nobody has
         submitted: the controller then finds its attempts by their claims, and runs none of them again."""
-        return _record(self.path / "state.json", State.from_dict) or State()
+        return self.state_if_legible() or State()
+
+    def state_if_legible(self) -> State | None:
+        return _record(self.path / "state.json", State.from_dict)
 
     def save(self, state: State) -> State:
         state = state.but(updated=time.time())
@@ -141,7 +148,7 @@ class TrialDirectory:
 
     def attempts(self) -> list[AttemptDirectory]:
         root = self.path / "attempts"
-        names = [n for n in os.listdir(root) if n.isdigit()] if root.is_dir() else []
+        names = [n for n in os.listdir(root) if _NUMBER.fullmatch(n)] if root.is_dir() else []
         return [self.attempt(n) for n in sorted(map(int, names))]
 
     def metrics(self) -> dict[int, dict[str, float]]:
@@ -220,13 +227,13 @@ class StudyDirectory:
 
     def trials(self) -> list[TrialDirectory]:
         root = self.path / "trials"
-        names = [n for n in os.listdir(root) if n[:1].isdigit() and "-" in n] if root.is_dir() else []
+        names = [n for n in os.listdir(root) if _TRIAL.fullmatch(n)] if root.is_dir() else []
         return [TrialDirectory(root / n) for n in sorted(names)]
 
     def find(self, address: str) -> TrialDirectory | None:
         """A trial by its number or by a prefix of its id; None when there is none, or more than one."""
         trials = self.trials()
-        by_number = [t for t in trials if address.isdigit() and t.number == int(address)]
+        by_number = [t for t in trials if _NUMBER.fullmatch(address) and t.number == int(address)]
         by_id = [t for t in trials if t.id.startswith(address)]
         found = by_number or by_id
         return found[0] if len(found) == 1 else None
