@@ -419,7 +419,7 @@ def test_death_at_any_moment_loses_nothing_and_runs_nothing_twice(composer: Comp
     overrides = ("rollout.n=2,4", "study.max_parallel=2")
     monkeypatch.setattr(controller_module, "Composer", lambda *a, **k: composer)  # composes each point once, for speed
     # a death every few acts; `make nightly` dies at each one
-    stride = 1 if os.environ.get("HYSWEEP_NIGHTLY") else 7
+    stride = 1 if os.environ.get("HYSWEEP_NIGHTLY") else 19
     moment, died = 1 - stride, True
     while died:
         moment += stride
