@@ -10,17 +10,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help quickstart test env lint unit contract smoke nightly next bench clean
+.PHONY: help quickstart test env lint unit contract browser smoke nightly next bench clean
 
 help:
 	@echo "make quickstart   run the default sweep: real verl on this machine's CPU, a leaderboard and a report"
 	@echo "make test         everything that CI runs"
-	@echo "make lint unit contract smoke   parts of it;   make bench   start-up times"
+	@echo "make lint unit contract browser smoke   parts of it;   make bench   start-up times"
 
 quickstart: env
 	$(BIN)/hysweep run -m sweep=quickstart
 
-test: lint unit contract smoke bench
+test: lint unit contract browser smoke bench
 
 env: $(STAMP)
 
@@ -38,10 +38,13 @@ lint: env
 	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 unit: env
-	cd $(ROOT) && $(PYTEST) -n 2 -m "not verl and not contract"
+	cd $(ROOT) && $(PYTEST) -n 2 -m "not verl and not contract and not browser"
 
 contract: env
-	cd $(ROOT) && $(PYTEST) -m contract
+	cd $(ROOT) && $(PYTEST) -n 2 -m contract tests/contract
+
+browser: env
+	cd $(ROOT) && $(PYTEST) -n 2 -m browser tests/report
 
 smoke: env
 	cd $(ROOT) && $(PYTEST) -m verl

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-HYSWEEP = [sys.executable, "-m", "hysweep"]
+from .warm import warm
 
 
 def hysweep(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*HYSWEEP, *words], capture_output=True, text=True, env=os.environ | env, timeout=120, stdin=subprocess.DEVNULL
-    )
+    return warm(words, env)
+
+
+def cold(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hysweep", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
 
 
 VERBS = ["run", "show", "check", "plan", "status", "resume", "cancel", "report", "doctor", "completion"]
 
 
+@pytest.mark.parametrize("words", [["check", "rollout.n=1"], ["run", "x=1"], ["nope"]])
+def test_a_cold_start_answers_as_a_warm_one(words: list[str]) -> None:
+    one, other = cold(*words), hysweep(*words)
+    assert (one.returncode, one.stdout, one.stderr) == (other.returncode, other.stdout, other.stderr)
+
+
 def test_hysweep_alone_shows_the_verbs() -> None:
-    answer = hysweep()
+    answer = cold()
     text = answer.stdout + answer.stderr
     assert all(f"  {verb} " in text for verb in VERBS)
     assert "Traceback" not in text
