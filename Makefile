@@ -38,13 +38,13 @@ lint: env
 	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 unit: env
-	cd $(ROOT) && $(PYTEST) -n 2 -m "not verl and not contract and not browser"
+	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m "not verl and not contract and not browser"
 
 contract: env
-	cd $(ROOT) && $(PYTEST) -n 2 -m contract tests/contract
+	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m contract tests/contract
 
 browser: env
-	cd $(ROOT) && $(PYTEST) -n 2 -m browser tests/report
+	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m browser tests/report
 
 smoke: env
 	cd $(ROOT) && $(PYTEST) -m verl
