@@ -31,6 +31,7 @@ $(STAMP):
 	$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --index-url $(TORCH_INDEX) "$$(grep ^torch== $(ROOT)/constraints.txt)")
 	$(PIP) install --quiet --no-deps --requirement $(ROOT)/constraints.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable $(ROOT)
+	for version in 0.9.0 0.9.1; do $(PIP) download --quiet --no-deps --dest $(VENV)/wheels verl==$$version || exit 1; done
 	$(PIP) check
 	@touch $@
 

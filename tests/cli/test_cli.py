@@ -66,7 +66,6 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
         (["check", "study.name=" + "x" * 300], "study.name"),
         (["check", "study.metric="], "study.metric"),
         (["check", "study.metric=critic/scor/mean"], "did you mean critic/score/mean"),
-        (["check", "data.train_files=t.parquet"], "write data.train_files=[t.parquet]"),
         (["check", "study.seed=99999999999"], "study.seed"),
         (["check", "study.enqueue=[1]"], "study.enqueue"),
         (["check", "trainer.total_steps=int(interval(1,1000000000000))"], "study.n_trials"),

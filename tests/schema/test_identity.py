@@ -8,7 +8,7 @@ from hysweep.schema import trial_id
 def test_what_is_learned_makes_the_identity(trial_of) -> None:
     base = trial_id(trial_of())
     for changed in ("algorithm=cispo", "trainer.learning_rate=2e-3", "rollout.temperature=0.9", "trainer.seed=2",
-                    "model.path=/other", "trainer.extra.actor_rollout_ref.actor.ppo_epochs=2"):  # fmt: skip
+                    "model.path=/other", "verl.actor_rollout_ref.actor.shuffle=true"):  # fmt: skip
         assert trial_id(trial_of(changed)) != base, changed
 
 

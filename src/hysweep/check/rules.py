@@ -8,19 +8,56 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from math import gcd, inf
 from pathlib import Path
 
-from hysweep.compile import flatten, ignored, keys_of, resolve, trainer_values
+from hysweep.check.versions import installed, unfit
+from hysweep.compile import (
+    ONLY_V0,
+    expand,
+    flatten,
+    ignored,
+    keys_of,
+    moved,
+    overlong_buffer_len,
+    requirements,
+    resolve,
+    trainer_values,
+    uses_v1,
+)
 from hysweep.embedded import assets
-from hysweep.schema import Problem, Severity, Stage, Trial, suggest
+from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, suggest
 
 Rule = Callable[[Trial], Iterator[Problem]]
 
-LEGACY = ("reward_model", "custom_reward_function", "sandbox_fusion")  # where reward settings were before
+# Estimators that compare the samples of one prompt (verl/trainer/ppo/core_algos.py: those that take `index`).
+OF_GROUPS = (
+    "grpo",
+    "rloo",
+    "reinforce_plus_plus_baseline",
+    "opo",
+    "gpg",
+    "grpo_passk",
+    "gdpo",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+)
+# verl/trainer/ppo/rollout_corr_helper.py: SUPPORTED_ROLLOUT_RS_OPTIONS
+REJECTIONS = (
+    *(f"token_k{k}" for k in (1, 2, 3)),
+    *(f"seq_sum_k{k}" for k in (1, 2, 3)),
+    *(f"seq_mean_k{k}" for k in (1, 2, 3)),
+    *(f"seq_max_k{k}" for k in (2, 3)),
+)
 
 
 def check_trial(trial: Trial) -> list[Problem]:
     """Every problem of a trial, errors first. Empty: as far as can be known at the desk, it runs."""
+    try:
+        keys_of(trial)
+    except BadInput as e:  # no rule can say more of a trainer that is not there
+        return list(e.problems)
     found = [problem for rule in RULES for problem in rule(trial)]
     return sorted(found, key=lambda p: p.severity is not Severity.ERROR)
 
@@ -205,23 +242,102 @@ def layers_split(t: Trial) -> Iterator[Problem]:
             "leave it null, or raise parallelism.pipeline",
             Stage.START,
         )
-    if s.num_layers % p.pipeline:
+    given = {"first_stage_layers": p.first_stage_layers, "last_stage_layers": p.last_stage_layers}
+    ends = [count for count in given.values() if count]
+    stages, rest = p.pipeline - len(ends), s.num_layers - sum(ends)
+    if ends and p.pipeline == 1:
         yield Problem(
             "parallelism.pipeline",
-            p.pipeline,
-            f"must divide num_layers = {s.num_layers}",
-            f"try {divisors(s.num_layers, p.pipeline)}",
+            1,
+            "has one stage, of all layers",
+            "leave first and last_stage_layers null",
             Stage.START,
         )
-    elif (s.num_layers // p.pipeline) % (p.virtual_pipeline or 1):
-        layers = s.num_layers // p.pipeline
+    elif (stages == 0 and rest) or rest < stages or (stages and rest % stages):
+        wish = "parallelism.pipeline" if not ends else f"parallelism.{' and '.join(k for k, v in given.items() if v)}"
+        cure = f"try {divisors(s.num_layers, p.pipeline)}" if not ends else "leave whole stages for the others"
+        if not ends and s.num_layers > p.pipeline > 2:
+            uneven = _uneven(s.num_layers, p.pipeline)
+            cure += f", or parallelism.first_stage_layers={uneven[0]} and last_stage_layers={uneven[1]}"
+        what = f"must divide num_layers = {s.num_layers}"
+        if ends:
+            what = f"leave {rest} of num_layers = {s.num_layers} to {stages} stages: the layers built would be others"
+        yield Problem(wish, ends or p.pipeline, what, cure, Stage.START)
+    else:
+        each = {*ends, *([rest // stages] if stages else [])}
+        if any(layers % (p.virtual_pipeline or 1) for layers in each):
+            layers = min(each)
+            yield Problem(
+                "parallelism.virtual_pipeline",
+                p.virtual_pipeline,
+                f"must divide the {either(sorted(each))} layers of a stage",
+                f"try {divisors(layers, p.virtual_pipeline or 1)}",
+                Stage.START,
+            )
+
+
+def _uneven(layers: int, stages: int) -> tuple[int, int]:
+    """Layers of the first and the last stage so that the others are whole; those that hold embedding and head less."""
+    each = -(-layers // stages)
+    left = layers - each * (stages - 2)
+    while left < 2:
+        each -= 1
+        left = layers - each * (stages - 2)
+    return left - left // 2, left // 2
+
+
+def fsdp_ranks_share_sequences(t: Trial) -> Iterator[Problem]:
+    """Ulysses splits the heads, and needs packed sequences (verl/workers/engine/fsdp/transformer_impl.py)."""
+    p, heads = t.parallelism, t.model.shape.num_attention_heads
+    if p.engine != "fsdp2" or p.context == 1:
+        return
+    if heads % p.context or t.world_size % p.context:
         yield Problem(
-            "parallelism.virtual_pipeline",
-            p.virtual_pipeline,
-            f"must divide the {layers} layers of a stage",
-            f"try {divisors(layers, p.virtual_pipeline or 1)}",
+            "parallelism.context",
+            p.context,
+            f"must divide num_attention_heads = {heads} and the {t.world_size} GPUs",
+            f"try {divisors(gcd(heads, t.world_size), p.context)}",
             Stage.START,
         )
+    if not t.memory.use_remove_padding:
+        yield Problem(
+            "memory.use_remove_padding", False, "sequences are shared out only when packed", "give true", Stage.START
+        )
+
+
+def rollout_experts_fill_replica(t: Trial) -> Iterator[Problem]:
+    """vLLM spreads experts over a whole replica or not at all (verl/workers/config/rollout.py)."""
+    whole = t.rollout.tensor * t.rollout.data
+    if t.rollout.expert not in (1, whole):
+        yield Problem(
+            "rollout.expert",
+            t.rollout.expert,
+            "is neither 1 nor rollout.tensor * data",
+            f"try {either(sorted({1, whole}))}",
+            Stage.START,
+        )
+
+
+def router_settings_travel(t: Trial) -> Iterator[Problem]:
+    """Hy3's router under any trainer: its bias is used, frozen, and nothing balances the experts' load."""
+    needed = {
+        "moe_router_enable_expert_bias": True,
+        "moe_router_bias_update_rate": 0,
+        "moe_router_load_balancing_type": "none",
+        "moe_grouped_gemm": True,
+    }
+    if t.model.model_type != "hy_v3" or t.parallelism.engine != "megatron":
+        return
+    for key, value in needed.items():
+        given = t.model.transformer_config.get(key)
+        if given != value:
+            yield Problem(
+                f"model.transformer_config.{key}",
+                given,
+                "is not what Hy3's router was trained with",
+                f"give {value}, or choose model=hy3 and set model.path",
+                Stage.NEVER,
+            )
 
 
 # --- batches and lengths
@@ -338,7 +454,7 @@ def engine_step_holds_sequences(t: Trial) -> Iterator[Problem]:
 
 def group_has_siblings(t: Trial) -> Iterator[Problem]:
     """grpo and rloo compare the samples of one prompt; with one sample there is nothing to compare."""
-    if t.rollout.n < 2:
+    if t.rollout.n < 2 and t.algorithm.adv_estimator in OF_GROUPS:
         yield Problem(
             "rollout.n",
             t.rollout.n,
@@ -349,9 +465,9 @@ def group_has_siblings(t: Trial) -> Iterator[Problem]:
 
 
 def clip_range_is_one(t: Trial) -> Iterator[Problem]:
-    """PPO's lower clip must leave a positive ratio; cispo's bounds a weight and may be any."""
+    """PPO's lower clip must leave a positive ratio; other losses bound something else by it."""
     a = t.algorithm
-    if a.loss_mode != "cispo" and not 0 < a.clip_ratio_low < 1:
+    if a.loss_mode in ("vanilla", "gspo") and not 0 < a.clip_ratio_low < 1:
         yield Problem(
             "algorithm.clip_ratio_low",
             a.clip_ratio_low,
@@ -394,24 +510,199 @@ def one_kl_is_enough(t: Trial) -> Iterator[Problem]:
         )
 
 
-def correction_threshold_is_readable(t: Trial) -> Iterator[Problem]:
-    """One positive number, or low_high with 0 < low <= high (verl trainer/ppo/rollout_corr_helper.py)."""
-    if t.rollout.correction_is is None:
-        return
-    text = t.rollout.correction_is_threshold
-    try:
-        bounds = [float(part) for part in text.split("_")]
-        good = len(bounds) in (1, 2) and all(b > 0 for b in bounds) and bounds[0] <= bounds[-1]
-    except ValueError:
-        good = False
-    if not good:
+def numbers_are_above_zero(t: Trial) -> Iterator[Problem]:
+    """What the losses assert at their first update."""
+    a = t.algorithm
+    needed = {
+        "clip_cov": ("clip_cov_ratio",),
+        "kl_cov": ("kl_cov_ratio",),
+        "sapo": ("tau_pos", "tau_neg"),
+        "dro": ("dro_beta",),
+    }
+    for name in needed.get(a.loss_mode, ()):
+        if not getattr(a, name):
+            yield Problem(
+                f"algorithm.{name}",
+                getattr(a, name),
+                f"{a.loss_mode} needs it above 0",
+                f"see conf/algorithm/{a.loss_mode}.yaml",
+                Stage.UPDATE,
+            )
+
+
+def trainer_knows_algorithm(t: Trial) -> Iterator[Problem]:
+    """Names in the registries of this verl: it looks them up at the first update."""
+    keys, a = keys_of(t), t.algorithm
+    for key, value, known in (
+        ("adv_estimator", a.adv_estimator, keys.adv_estimators),
+        ("loss_mode", a.loss_mode, keys.policy_losses),
+    ):
+        if value not in known:
+            yield Problem(
+                f"algorithm.{key}",
+                value,
+                f"verl {t.trainer.verl} has none of this name",
+                f"choose a newer trainer.verl, or one of {', '.join(known)}",
+                Stage.UPDATE,
+            )
+    if a.use_filter_groups and ("algorithm.filter_groups.enable" not in keys.defaults or not uses_v1(t)):
+        who = f"verl {t.trainer.verl}" if uses_v1(t) else "verl's older trainer"
+        yield Problem(
+            "algorithm.use_filter_groups",
+            True,
+            f"{who} does not replace groups: it would train on all of them",
+            "set it false, or choose trainer.verl=0.9.1 and an algorithm of the V1 trainer",
+            Stage.NEVER,
+        )
+    if a.loss_mode == "gspo" and keys.version.startswith("0.9.0.dev") and a.loss_agg_mode != "seq-mean-token-mean":
+        yield Problem(
+            "algorithm.loss_agg_mode",
+            a.loss_agg_mode,
+            f"gspo of verl {t.trainer.verl} always takes seq-mean-token-mean",
+            "give seq-mean-token-mean, or choose trainer.verl=0.9.1",
+            Stage.NEVER,
+        )
+
+
+def estimator_gets_what_it_needs(t: Trial) -> Iterator[Problem]:
+    a = t.algorithm
+    if a.adv_estimator in ONLY_V0 and t.trainer.use_v1:
+        lacks = {"remax": "makes no greedy baseline", "gdpo": "hands over no parts of a reward"}
+        why = lacks.get(a.adv_estimator, "keeps no sums of squared probabilities")
+        yield Problem(
+            "trainer.use_v1",
+            True,
+            f"verl's V1 trainer {why}, which {a.adv_estimator} needs: it fails after the first rollout",
+            "leave it null",
+            Stage.ROLLOUT,
+        )
+    if a.adv_estimator.endswith("optimal_token_baseline") and t.memory.use_fused_kernels:
+        yield Problem(
+            "memory.use_fused_kernels",
+            True,
+            f"{a.adv_estimator} needs whole logits, which fused kernels never make",
+            "give false",
+            Stage.UPDATE,
+        )
+    if a.adv_estimator == "gdpo":
+        if not a.gdpo_reward_keys:
+            yield Problem(
+                "algorithm.gdpo_reward_keys",
+                "[]",
+                "names no part of the reward",
+                "name the keys of your reward function's dict: [accuracy,format]",
+                Stage.ROLLOUT,
+            )
+        if a.gdpo_reward_weights and len(a.gdpo_reward_weights) != len(a.gdpo_reward_keys):
+            yield Problem(
+                "algorithm.gdpo_reward_weights",
+                a.gdpo_reward_weights,
+                f"are not as many as the {len(a.gdpo_reward_keys)} gdpo_reward_keys",
+                "give one for each, or none",
+                Stage.ROLLOUT,
+            )
+        if t.reward.manager != "gdpo":
+            yield Problem(
+                "reward.manager", t.reward.manager, "does not keep the parts of a reward", "give gdpo", Stage.ROLLOUT
+            )
+    elif t.reward.manager == "gdpo":
+        yield Problem(
+            "reward.manager",
+            "gdpo",
+            f"keeps parts of a reward that {a.adv_estimator} does not read",
+            "give naive",
+            Stage.NEVER,
+        )
+    if a.adv_estimator == "gae" and t.model.model_type == "hy_v3":
+        if t.parallelism.engine == "fsdp2":
+            yield Problem(
+                "algorithm.adv_estimator",
+                "gae",
+                "needs a critic, and transformers has no Hy3 with a value head",
+                "choose an algorithm without a critic",
+                Stage.START,
+            )
+        elif not a.critic_path:
+            yield Problem(
+                "algorithm.critic_path",
+                None,
+                "the critic is a second Hy3 on the same GPUs: twice the memory on the host, and a second update",
+                "choose an algorithm without a critic, or a smaller critic of the same tokenizer",
+                Stage.NEVER,
+                Severity.WARNING,
+            )
+    if a.adv_estimator == "opo" and (
+        t.trainer.mini_batch_size != t.trainer.train_batch_size or t.trainer.ppo_epochs > 1
+    ):
+        yield Problem(
+            "trainer.mini_batch_size",
+            t.trainer.mini_batch_size,
+            "opo's baseline is that of exactly on-policy updates: one a step",
+            f"give {t.trainer.train_batch_size}, and trainer.ppo_epochs=1",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
+
+
+def correction_is_readable(t: Trial) -> Iterator[Problem]:
+    """Importance weights: one positive number, or low_high. Rejection: see `_is_bound`.
+
+    verl/trainer/ppo/rollout_corr_helper.py; it says so at the first update.
+    """
+    r = t.rollout
+    if r.correction_is is not None and not _is_bound(r.correction_is_threshold, may_span=True):
         yield Problem(
             "rollout.correction_is_threshold",
-            text,
+            r.correction_is_threshold,
             "is neither a cap nor low_high",
             "try '2.0' (TIS) or '0.5_5' (IcePop), in quotes",
             Stage.START,
         )
+    if r.correction_bypass and (r.correction_is or r.correction_rs) and uses_v1(t):
+        yield Problem(
+            "rollout.correction_bypass",
+            True,
+            "leaves nothing to correct: verl's V1 trainer takes the rollout's probabilities for the old ones",
+            "set it false, or correction_is and correction_rs null",
+            Stage.NEVER,
+        )
+    if r.correction_rs is None:
+        return
+    names = [name.strip() for name in r.correction_rs.split(",")]
+    for name in names:
+        if name not in REJECTIONS:
+            yield Problem(
+                "rollout.correction_rs", name, "verl measures no such gap", suggest(name, REJECTIONS), Stage.UPDATE
+            )
+    bounds = [text.strip() for text in (r.correction_rs_threshold or "").split(",") if text.strip()]
+    if len(bounds) not in (1, len(names)):
+        yield Problem(
+            "rollout.correction_rs_threshold",
+            r.correction_rs_threshold,
+            f"has {len(bounds)} bounds for {len(names)} measures",
+            "give one for all, or one for each, separated by commas",
+            Stage.UPDATE,
+        )
+        return
+    for name, bound in zip(names, bounds * (len(names) if len(bounds) == 1 else 1), strict=True):
+        if name in REJECTIONS and not _is_bound(bound, may_span=name.endswith("k1")):
+            yield Problem(
+                "rollout.correction_rs_threshold",
+                bound,
+                f"is no bound of {name}",
+                "give low_high or one number for k1, one number above 0 for k2 and k3",
+                Stage.UPDATE,
+            )
+
+
+def _is_bound(text: str, may_span: bool) -> bool:
+    """One number above 0, or low_high with 0 < low <= high."""
+    try:
+        numbers = [float(part) for part in text.split("_")]
+    except ValueError:
+        return False
+    most = 2 if may_span else 1
+    return len(numbers) <= most and all(0 < n < inf for n in numbers) and numbers[0] <= numbers[-1]
 
 
 def temperature_leaves_diversity(t: Trial) -> Iterator[Problem]:
@@ -435,7 +726,7 @@ def temperature_leaves_diversity(t: Trial) -> Iterator[Problem]:
 
 
 def overlong_buffer_fits(t: Trial) -> Iterator[Problem]:
-    if t.reward.manager == "dapo" and t.reward.overlong_buffer_len > t.trainer.max_response_length:
+    if t.reward.manager == "dapo" and overlong_buffer_len(t) > t.trainer.max_response_length:
         yield Problem(
             "reward.overlong_buffer_len",
             t.reward.overlong_buffer_len,
@@ -456,7 +747,7 @@ def something_trains(t: Trial) -> Iterator[Problem]:
 
 def files_exist(t: Trial) -> Iterator[Problem]:
     """Local files of a local job must be there and be of a kind that verl reads."""
-    named = [(f"data.{n}", f) for n in ("train_files", "val_files") for f in getattr(t.data, n)]
+    named = [(f"data.{n}", f) for n in ("train_files", "val_files") for f in _found(getattr(t.data, n))]
     if t.reward.function_path is not None:
         named.append(("reward.function_path", t.reward.function_path))
     for key, name in [*named, ("model.path", t.model.path)]:
@@ -475,6 +766,11 @@ def files_exist(t: Trial) -> Iterator[Problem]:
             yield Problem(key, name, "there is no such file", f"looked for {resolve(name)}", Stage.START)
         if key.startswith("data.") and Path(name).suffix not in (".parquet", ".json", ".jsonl"):
             yield Problem(key, name, "verl reads .parquet, .json and .jsonl", "convert it first", Stage.START)
+
+
+def _found(names: list[str]) -> list[str]:
+    """Names as they are given, patterns as the files that match them."""
+    return [found for name in names for found in (expand([name]) if any(c in name for c in "*?[") else [name])]
 
 
 def reward_function_is_there(t: Trial) -> Iterator[Problem]:
@@ -506,40 +802,32 @@ def reward_function_is_there(t: Trial) -> Iterator[Problem]:
         )
 
 
-def extra_keys_exist(t: Trial) -> Iterator[Problem]:
-    """`trainer.extra` may name any key of this verl that no field of ours sets."""
-    keys = keys_of(t)
-    ours = trainer_values(t)
-    extra = dict(flatten(t.trainer.extra))
-    without = trainer_values_without_extra(t)
-    for key, value in extra.items():
-        if key in without:
-            yield Problem(
-                f"trainer.extra.{key}",
-                value,
-                f"is set by a field of its own, to {without[key]}",
-                "use that field (see `hysweep show`)",
-            )
-        elif key.partition(".")[0] in LEGACY:
-            # verl PR 7331: still in its schema, read by nothing since June 2026
-            yield Problem(
-                f"trainer.extra.{key}",
-                value,
-                "is the old name of a reward setting, and does nothing any more",
-                "use the fields of reward, or trainer.extra.reward...",
-                Stage.NEVER,
-            )
+def passed_keys_exist(t: Trial) -> Iterator[Problem]:
+    """`verl` may name any key of this verl that no field of ours sets."""
+    keys, passed = keys_of(t), dict(flatten(t.verl))
+    ours = trainer_values(replace(t, verl={}))
+    for key, value in passed.items():
+        if key in ours:
+            why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
+            yield Problem(f"verl.{key}", value, why, cure)
+        elif history := moved(key):
+            now = " and ".join(f"verl.{name}" for name in history.new)
+            cure = f"use {now}, or the field that sets it" if now else "leave it out"
+            yield Problem(f"verl.{key}", value, history.why, cure, Stage.NEVER)
         elif key not in keys:
-            yield Problem(
-                f"trainer.extra.{key}",
-                value,
-                f"verl {t.trainer.verl} has no such key",
-                suggest(key, keys.defaults),
-            )
+            yield Problem(f"verl.{key}", value, f"verl {t.trainer.verl} has no such key", suggest(key, keys.defaults))
     runs_somewhere = t.has_gpu or t.parallelism.engine != "megatron"  # else another rule has said so
+    said = ("algorithm.filter_groups.", "actor_rollout_ref.actor.policy_loss.dro_beta")  # with its reason, above
     for key in ours if runs_somewhere else ():
-        if key not in keys and key not in extra:
+        if key not in keys and not key.startswith(said):
             yield Problem(key, ours[key], f"verl {t.trainer.verl} has no such key", "choose another trainer.verl")
+
+
+def versions_fit(t: Trial) -> Iterator[Problem]:
+    """What is installed here against what the trial needs, where it runs here; a node checks again at its start."""
+    if t.cluster.launcher == "local":
+        for fault in unfit(requirements(t), installed(requirements(t))):
+            yield Problem(fault.package, fault.version, fault.why, fault.cure, Stage.START)
 
 
 def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
@@ -565,12 +853,6 @@ def something_validates(t: Trial) -> Iterator[Problem]:
         )
 
 
-def trainer_values_without_extra(t: Trial) -> dict[str, object]:
-    from dataclasses import replace
-
-    return trainer_values(replace(t, trainer=replace(t.trainer, extra={})))
-
-
 RULES: tuple[Rule, ...] = (
     engine_needs_gpu,
     launcher_has_nodes,
@@ -580,6 +862,9 @@ RULES: tuple[Rule, ...] = (
     tensor_divides_model,
     experts_split,
     layers_split,
+    fsdp_ranks_share_sequences,
+    rollout_experts_fill_replica,
+    router_settings_travel,
     mini_batches_fill_batch,
     mini_batch_splits_over_ranks,
     token_budgets_hold_a_sequence,
@@ -589,13 +874,17 @@ RULES: tuple[Rule, ...] = (
     group_has_siblings,
     clip_range_is_one,
     one_kl_is_enough,
-    correction_threshold_is_readable,
+    numbers_are_above_zero,
+    trainer_knows_algorithm,
+    estimator_gets_what_it_needs,
+    correction_is_readable,
     temperature_leaves_diversity,
     overlong_buffer_fits,
     something_trains,
     files_exist,
     reward_function_is_there,
-    extra_keys_exist,
+    passed_keys_exist,
+    versions_fit,
     nothing_is_ignored,
     something_validates,
 )

@@ -1,17 +1,37 @@
 """`Trial` -> `Job`: the trainer's overrides, its environment and resources. Pure: the same in, the same out."""
 
+from hysweep.compile.history import Moved, moved
 from hysweep.compile.job import Job
 from hysweep.compile.keys import TrainerKeys, trainer_keys
-from hysweep.compile.verl import compile_trial, flatten, ignored, keys_of, resolve, trainer_values
+from hysweep.compile.pins import requirements
+from hysweep.compile.verl import (
+    ONLY_V0,
+    compile_trial,
+    expand,
+    flatten,
+    ignored,
+    keys_of,
+    overlong_buffer_len,
+    resolve,
+    trainer_values,
+    uses_v1,
+)
 
 __all__ = [
+    "ONLY_V0",
     "Job",
+    "Moved",
     "TrainerKeys",
     "compile_trial",
+    "expand",
     "flatten",
     "ignored",
     "keys_of",
+    "moved",
+    "overlong_buffer_len",
+    "requirements",
     "resolve",
     "trainer_keys",
     "trainer_values",
+    "uses_v1",
 ]

@@ -14,6 +14,7 @@ class Job:
     overrides  in Hydra's grammar, each ready to be one argv entry (no shell quoting)
     env        for `ray start` and the driver alike (workers inherit the environment of `ray start`)
     prepare    commands (argv without the Python) to run first on the head, each idempotent
+    requires   versions that packages of the node must have where they are installed: {name: specifier}
     ray_cpus, ray_gpus      what each node offers to Ray; None: Ray's own count
     object_store_gib        Ray's shared memory a node; None: Ray's own choice
     total_steps             of the whole training, where known: for progress
@@ -23,6 +24,7 @@ class Job:
     overrides: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     prepare: tuple[tuple[str, ...], ...] = ()
+    requires: dict[str, str] = field(default_factory=dict)
     launcher: str = "local"
     nodes: int = 1
     gpus_per_node: int = 1

@@ -1,26 +1,83 @@
-"""Makes the table of a verl's keys from the verl that is installed: ``python -m hysweep.compile.tabulate``."""
+"""The facts of one verl, read from its files: ``python -m hysweep.compile.tabulate DIRECTORY_OR_WHEEL...``.
+
+Its configuration is composed by Hydra alone, its Python is parsed: neither torch nor verl is imported.
+"""
 
 from __future__ import annotations
 
+import ast
+import email
 import json
+import re
+import sys
+import tempfile
+import zipfile
 from collections.abc import Iterator
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import Container, DictConfig, OmegaConf
-
-from hysweep.compile.keys import TABLES
 
 MODEL_ENGINES = ("dp", "megatron")
 
 
-def tabulate(config_dir: Path) -> dict[str, Any]:
-    """The table of the verl whose ``trainer/config`` directory is given: composed by Hydra alone."""
-    with initialize_config_dir(str(config_dir), version_base=None):
-        trees = {e: dict(_flat(compose("ppo_trainer", [f"model_engine={e}"]))) for e in MODEL_ENGINES}
+def tabulate(root: Path) -> dict[str, Any]:
+    """The table of the verl whose package directory lies in `root`.
+
+    version         as verl calls itself
+    shared, dp, megatron   the keys of ppo_trainer under both engines, and under each alone, with their defaults;
+                    an interpolation stands as its text
+    adv_estimators, policy_losses   the names in verl/trainer/ppo/core_algos.py's registries
+    requires        what it says of other packages: {name: specifier}
+
+    Raises FileNotFoundError when there is no verl.
+    """
+    package = root / "verl"
+    algorithms = ast.parse((package / "trainer/ppo/core_algos.py").read_text(encoding="utf-8"))
+    return {
+        "version": (package / "version/version").read_text(encoding="utf-8").strip(),
+        **_keys(package / "trainer/config"),
+        "adv_estimators": sorted(_registered(algorithms, "register_adv_est")),
+        "policy_losses": sorted(_registered(algorithms, "register_policy_loss")),
+        "requires": dict(sorted(_requirements(root))),
+    }
+
+
+def sources(root: Path) -> list[Path]:
+    """The files that a table is made of."""
+    package = root / "verl"
+    return [
+        *sorted((package / "trainer/config").rglob("*.yaml")),
+        package / "trainer/ppo/core_algos.py",
+        package / "version/version",
+        *root.glob("setup.py"),
+        *root.glob("verl-*.dist-info/METADATA"),
+    ]
+
+
+def installed_verl() -> Path:
+    """The directory that holds this environment's verl, found without importing it.
+
+    Raises ModuleNotFoundError when there is none.
+    """
+    spec = find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("verl is not installed: pip install 'hysweep[cpu]'")
+    return Path(spec.submodule_search_locations[0]).parent
+
+
+def _keys(config_dir: Path) -> dict[str, Any]:
+    # whoever composes here may be within a Hydra application: its state is put back
+    saved = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config_dir.absolute()), version_base=None):
+            trees = {e: dict(_flat(compose("ppo_trainer", [f"model_engine={e}"]))) for e in MODEL_ENGINES}
+    finally:
+        GlobalHydra.instance().hydra = saved
     first, second = trees.values()
     shared = {k: v for k, v in first.items() if k in second and second[k] == v}
     return {"shared": shared} | {
@@ -39,19 +96,71 @@ def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", raw._value()
 
 
-def installed_verl() -> tuple[str, Path]:
-    """Version and config directory of the verl of this environment, found without importing it.
+def _registered(module: ast.Module, decorator: str) -> Iterator[str]:
+    """The names that functions are registered under: a text, or a member of an enumeration of the same file."""
+    members = {
+        (c.name, target.id): statement.value.value
+        for c in module.body
+        if isinstance(c, ast.ClassDef)
+        for statement in c.body
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    for function in (n for n in module.body if isinstance(n, ast.FunctionDef)):
+        for call in function.decorator_list:
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == decorator:
+                match call.args[0]:
+                    case ast.Constant(value=str(name)):
+                        yield name
+                    case ast.Attribute(value=ast.Name(id=owner), attr=member):
+                        yield str(members[owner, member])
 
-    Raises ModuleNotFoundError when there is none.
-    """
-    spec = find_spec("verl")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("verl is not installed: pip install 'hysweep[cpu]'")
-    return version("verl"), Path(spec.submodule_search_locations[0]) / "trainer" / "config"
+
+def _requirements(root: Path) -> Iterator[tuple[str, str]]:
+    """From a wheel's metadata, or from the list `install_requires` of a checkout's setup.py."""
+    metadata = [*root.glob("verl-*.dist-info/METADATA")]
+    if metadata:
+        lines = email.message_from_string(metadata[0].read_text(encoding="utf-8")).get_all("Requires-Dist", [])
+    elif (root / "setup.py").is_file():
+        module = ast.parse((root / "setup.py").read_text(encoding="utf-8"))
+        lists = {
+            target.id: statement.value
+            for statement in module.body
+            if isinstance(statement, ast.Assign)
+            for target in statement.targets
+            if isinstance(target, ast.Name)
+        }
+        lines = ast.literal_eval(lists["install_requires"]) if "install_requires" in lists else []
+    else:
+        lines = []
+    for line in lines:
+        found = re.match(r"([A-Za-z0-9_.\-]+)(?:\[[^]]*\])?\s*\(?([<>=!~][^;)]*)?", line)
+        # verl's V1 trainer imports TransferQueue whatever is installed, though it names it in an extra only
+        if found and found[2] and ("extra ==" not in line or found[1] == "TransferQueue"):
+            yield found[1].lower(), ",".join(sorted(found[2].replace(" ", "").split(",")))
+
+
+def unpack(wheel: Path, target: Path) -> None:
+    """Raises zipfile.BadZipFile for what is no wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+
+
+def main(names: list[str]) -> None:
+    from hysweep.compile.keys import TABLES
+
+    for name in map(Path, names):
+        with tempfile.TemporaryDirectory() as unpacked:
+            if name.suffix == ".whl":
+                unpack(name, Path(unpacked))
+            table = tabulate(Path(unpacked) if name.suffix == ".whl" else name)
+        # a development version has many contents: the directory says which
+        label = name.name if "dev" in table["version"] else table["version"]
+        target = TABLES / f"verl-{label}.json"
+        target.write_text(json.dumps(table, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+        print(target)
 
 
 if __name__ == "__main__":
-    name, where = installed_verl()
-    target = TABLES / f"verl-{name}.json"
-    target.write_text(json.dumps(tabulate(where), indent=0, sort_keys=True) + "\n", encoding="utf-8")
-    print(target)
+    main(sys.argv[1:])

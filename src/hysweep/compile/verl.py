@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
 from hysweep.compile.job import Job
 from hysweep.compile.keys import TrainerKeys, trainer_keys
+from hysweep.compile.pins import requirements
 from hysweep.embedded import assets
 from hysweep.schema import Leaf, Trial, leaves
 from hysweep.schema.groups import FSDP, MEGATRON
@@ -18,11 +20,26 @@ MODEL_ENGINE = {"fsdp2": "dp", "megatron": "megatron"}
 EMBEDDED = "embedded:"
 ENGINE = "hysweep.embedded.engine"
 
+# Estimators that verl's V1 trainer cannot feed: it computes no greedy baseline, hands over no parts of the reward and
+# no sum of squared probabilities (verl/trainer/ppo/v1/trainer_base.py against verl/trainer/ppo/ray_trainer.py).
+ONLY_V0 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
+
+# Of the actor's grid, what the critic takes over.
+MIRRORED = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "override_transformer_config.",
+)
+
 
 def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
     """The job of a trial whose own directory is `directory` (absolute); `label` names its run in trackers.
 
-    Raises KeyError for a key that the trial's verl does not have: `check` finds those first.
+    Raises KeyError for a key that the trial's verl does not have (`check` finds those first), BadInput for a
+    trainer.verl that cannot be found.
     """
     values = trainer_values(trial) | {
         "trainer.experiment_name": label,
@@ -35,6 +52,7 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
         module="verl.trainer.main_ppo",
         overrides=tuple(keys.override(key, emit(value)) for key, value in values.items()),
         env=_environment(trial),
+        requires=requirements(trial),
         prepare=(("-m", "hysweep.embedded.build"),) if uses_embedded else (),
         launcher=trial.cluster.launcher,
         nodes=trial.cluster.nodes,
@@ -54,17 +72,25 @@ def keys_of(trial: Trial) -> TrainerKeys:
 
 def trainer_values(trial: Trial) -> dict[str, Any]:
     """Every trainer key that the trial sets, with its value: what does not depend on a directory."""
-    dead = {leaf.path for leaf in leaves(trial) if is_dead(trial, leaf)}
-    values: dict[str, Any] = {"model_engine": MODEL_ENGINE[trial.parallelism.engine]}
-    for leaf in leaves(trial):
-        if leaf.path not in dead:
-            values |= dict.fromkeys(leaf.knob.keys, leaf.value)
-    for part in (_engine, _model, _rollout, _data, _reward, _tracking):
+    values: dict[str, Any] = {"model_engine": MODEL_ENGINE[trial.parallelism.engine], **_live(trial)}
+    defaults = {key for leaf in leaves(trial) if leaf.value == leaf.default for key in leaf.knob.keys}
+    for part in (_engine, _model, _algorithm, _rollout, _data, _reward, _tracking):
         values |= part(trial)
     if not trial.has_gpu:
         values |= _without_gpu(trial)
-    values |= dict(flatten(trial.trainer.extra))
-    return {k: v for k, v in values.items() if v is not None or keys_of(trial).defaults.get(k) is not None}
+    known = keys_of(trial)
+    values = {
+        k: v
+        for k, v in values.items()
+        # null says nothing where null is the default, and a default says nothing to a version that has no such key
+        if (v is not None or known.defaults.get(k) is not None) and not (k in defaults and k not in known)
+    }
+    return values | dict(flatten(trial.verl))
+
+
+def _live(trial: Trial) -> dict[str, Any]:
+    """The keys that fields are copied to, of the fields that something reads."""
+    return {key: leaf.value for leaf in leaves(trial) if not is_dead(trial, leaf) for key in leaf.knob.keys}
 
 
 def is_dead(trial: Trial, leaf: Leaf) -> bool:
@@ -94,6 +120,15 @@ def resolve(name: str) -> str:
     return str(Path(name).expanduser().absolute())
 
 
+def expand(names: list[str]) -> list[str]:
+    """Files as `resolve` gives them; a pattern as the files here that match it, or itself where none does."""
+    return [
+        path
+        for name in names
+        for path in (sorted(glob(resolve(name))) if has_magic(name) else [resolve(name)]) or [resolve(name)]
+    ]
+
+
 def model_path(name: str) -> str:
     """Like `resolve`, but what is no path here is left as it is: the id of a model on a hub."""
     is_path = name.startswith((EMBEDDED, "~", ".", "/")) or Path(name).exists()
@@ -101,23 +136,108 @@ def model_path(name: str) -> str:
 
 
 def _engine(trial: Trial) -> dict[str, Any]:
-    memory, clip = trial.memory, trial.trainer.grad_clip
     if trial.parallelism.engine == "megatron":
-        return {
-            f"{MEGATRON}.use_mbridge": True,
-            f"{MEGATRON}.vanilla_mbridge": False,
-            f"{MEGATRON}.param_offload": memory.param_offload,
-            f"{REF}.megatron.param_offload": memory.param_offload,
-            f"{MEGATRON}.optimizer_offload": memory.optimizer_offload,
-            f"{MEGATRON}.use_remove_padding": memory.use_remove_padding,
-            f"{ACTOR}.optim.clip_grad": clip,
-        }
-    return {
+        return _megatron(trial)
+    memory, parallelism = trial.memory, trial.parallelism
+    values = {
         f"{ACTOR}.strategy": "fsdp2",
         f"{FSDP}.param_offload": memory.param_offload,
         f"{REF}.fsdp_config.param_offload": memory.param_offload,
         f"{FSDP}.optimizer_offload": memory.optimizer_offload,
-        f"{ACTOR}.grad_clip": clip,
+        f"{ACTOR}.grad_clip": trial.trainer.grad_clip,
+    }
+    if parallelism.context > 1:  # the reference follows the actor
+        values[f"{ACTOR}.ulysses_sequence_parallel_size"] = parallelism.context
+    if trial.has_gpu:
+        values |= {f"{FSDP}.dtype": parallelism.dtype, f"{REF}.fsdp_config.dtype": parallelism.dtype}
+    return values
+
+
+def _megatron(trial: Trial) -> dict[str, Any]:
+    memory, parallelism = trial.memory, trial.parallelism
+    values: dict[str, Any] = {
+        f"{MEGATRON}.use_mbridge": True,
+        f"{MEGATRON}.vanilla_mbridge": False,
+        f"{MEGATRON}.context_parallel_size": parallelism.context,
+        f"{MEGATRON}.param_offload": memory.param_offload,
+        f"{REF}.megatron.param_offload": memory.param_offload,
+        f"{MEGATRON}.optimizer_offload": memory.optimizer_offload,
+        f"{MEGATRON}.use_remove_padding": memory.use_remove_padding,
+        f"{ACTOR}.optim.clip_grad": trial.trainer.grad_clip,
+    }
+    if trial.has_gpu:
+        values |= {f"{MEGATRON}.dtype": parallelism.dtype, f"{REF}.megatron.dtype": parallelism.dtype}
+    if memory.optimizer_on_cpu:  # verl/examples' large mixtures, e.g. grpo_trainer/run_qwen3_235b_a22b_megatron.sh
+        optimizer = f"{ACTOR}.optim.override_optimizer_config"
+        values |= {
+            f"{optimizer}.optimizer_cpu_offload": True,
+            f"{optimizer}.optimizer_offload_fraction": 1.0,
+            f"{optimizer}.overlap_cpu_optimizer_d2h_h2d": True,
+            f"{optimizer}.use_precision_aware_optimizer": True,
+        }
+    return values
+
+
+def _algorithm(trial: Trial) -> dict[str, Any]:
+    algorithm = trial.algorithm
+    values: dict[str, Any] = {"trainer.use_v1": uses_v1(trial)}
+    if algorithm.adv_estimator.endswith("optimal_token_baseline"):
+        values[f"{ACTOR}.calculate_sum_pi_squared"] = True
+    if algorithm.adv_estimator == "gdpo":
+        values["algorithm.gdpo_reward_keys"] = algorithm.gdpo_reward_keys
+        if algorithm.gdpo_reward_weights:
+            values["algorithm.gdpo_reward_weights"] = algorithm.gdpo_reward_weights
+    if algorithm.adv_estimator == "gae":
+        values |= _critic(trial)
+    return values
+
+
+def uses_v1(trial: Trial) -> bool:
+    """Whether verl's V1 trainer runs the trial: not where it lacks what the estimator needs (see `ONLY_V0`)."""
+    given = trial.trainer.use_v1
+    return given if given is not None else trial.algorithm.adv_estimator not in ONLY_V0
+
+
+def _critic(trial: Trial) -> dict[str, Any]:
+    """The critic is a second model of the actor's shape, laid out as the actor is."""
+    memory, parallelism, shared = trial.memory, trial.parallelism, trial.model
+    engine = "critic.megatron" if parallelism.engine == "megatron" else "critic.fsdp"
+    values: dict[str, Any] = {
+        "critic.enable": True,
+        "critic.model.path": model_path(trial.algorithm.critic_path or shared.path),
+        "critic.model.tokenizer_path": model_path(shared.path),
+        "critic.model.trust_remote_code": shared.trust_remote_code,
+        "critic.model.external_lib": shared.external_lib,
+        "critic.model.use_remove_padding": memory.use_remove_padding,
+        f"{engine}.param_offload": memory.param_offload,
+        f"{engine}.optimizer_offload": memory.optimizer_offload,
+    }
+    if trial.trainer.use_dynamic_batch:
+        # V1 gives the critic this budget and not ppo_max_token_len_per_gpu (verl/trainer/ppo/v1/trainer_base.py)
+        budget = trial.trainer.max_token_len_per_gpu
+        values |= {
+            "critic.ppo_max_token_len_per_gpu": budget,
+            "critic.ppo_infer_max_token_len_per_gpu": budget,
+        }
+    else:
+        values["critic.ppo_micro_batch_size_per_gpu"] = trial.trainer.micro_batch_size_per_gpu
+    if parallelism.engine != "megatron":
+        values |= {"critic.strategy": "fsdp2", "critic.grad_clip": trial.trainer.grad_clip}
+        if parallelism.context > 1:
+            values["critic.ulysses_sequence_parallel_size"] = parallelism.context
+        return values
+    # one process group grid serves all roles, so the critic takes the actor's, with what its layers must have
+    mirrored = tuple(f"{MEGATRON}.{name}" for name in MIRRORED)
+    values |= {
+        key.replace(MEGATRON, "critic.megatron"): value
+        for key, value in (_live(trial) | _model(trial)).items()
+        if key.startswith(mirrored)
+    }
+    return values | {
+        "critic.megatron.context_parallel_size": parallelism.context,
+        "critic.megatron.use_mbridge": True,
+        "critic.megatron.vanilla_mbridge": False,
+        "critic.optim.clip_grad": trial.trainer.grad_clip,
     }
 
 
@@ -133,6 +253,7 @@ def _model(trial: Trial) -> dict[str, Any]:
 
 def _rollout(trial: Trial) -> dict[str, Any]:
     longest = trial.trainer.max_prompt_length + trial.trainer.max_response_length
+    # verl skips the correction in silence where the rollout's probabilities are not there
     values: dict[str, Any] = {f"{ROLLOUT}.name": trial.rollout.engine, f"{ROLLOUT}.calculate_log_probs": True}
     if trial.rollout.engine == "vllm":
         values[f"{ROLLOUT}.max_model_len"] = trial.rollout.max_model_len or longest
@@ -143,8 +264,8 @@ def _rollout(trial: Trial) -> dict[str, Any]:
 
 def _data(trial: Trial) -> dict[str, Any]:
     return {
-        "data.train_files": [resolve(f) for f in trial.data.train_files],
-        "data.val_files": [resolve(f) for f in trial.data.val_files],
+        "data.train_files": expand(trial.data.train_files),
+        "data.val_files": expand(trial.data.val_files),
     }
 
 
@@ -153,16 +274,22 @@ def _reward(trial: Trial) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if reward.function_path is not None:
         values["reward.custom_reward_function.path"] = resolve(reward.function_path)
-    if reward.manager == "dapo" and reward.overlong_buffer_len:
+    if reward.manager == "dapo" and (length := overlong_buffer_len(trial)):
         buffer = "reward.reward_kwargs.overlong_buffer_cfg"
         values |= {
             f"{buffer}.enable": True,
-            f"{buffer}.len": reward.overlong_buffer_len,
+            f"{buffer}.len": length,
             f"{buffer}.penalty_factor": reward.overlong_penalty,
             f"{buffer}.log": True,
             "reward.reward_kwargs.max_resp_len": trial.trainer.max_response_length,
         }
     return values
+
+
+def overlong_buffer_len(trial: Trial) -> int:
+    """In tokens; unset it is the DAPO paper's share of the response, 4096 of 20480."""
+    given = trial.reward.overlong_buffer_len
+    return given if given is not None else trial.trainer.max_response_length // 5
 
 
 def _tracking(trial: Trial) -> dict[str, Any]:
@@ -191,6 +318,8 @@ def _without_gpu(trial: Trial) -> dict[str, Any]:
 
 def _environment(trial: Trial) -> dict[str, str]:
     env = {"RAY_USAGE_STATS_ENABLED": "0", "TOKENIZERS_PARALLELISM": "false"}
+    if root := keys_of(trial).root:
+        env["PYTHONPATH"] = str(root)
     if not trial.has_gpu:
         env |= {
             # a plugin that cannot load is passed over in silence, unless its platform is asked for by name

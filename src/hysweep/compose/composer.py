@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,11 +23,13 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from hysweep.compose.grammar import OPTIONAL_GROUPS, Vocabulary, assignment, parse_overrides, parse_space
+from hysweep.compose.hf_config import local_model, read_model
 from hysweep.compose.space import Choice, Dimension, Interval
-from hysweep.schema import BadInput, Problem, Study, Trial, leaves, suggest
+from hysweep.schema import BadInput, Model, Problem, Study, Trial, leaves, suggest
 from hysweep.schema.knob import Leaf
 
 SHIPPED = Path(__file__).parent.parent / "conf"
@@ -51,6 +56,7 @@ class Composition:
     fixed   the overrides that hold for every trial of the sweep
     space   what varies
     choices the option chosen for each config group
+    env     the environment variables that config files ask for, as they are now; None: not set
     """
 
     trial: Trial
@@ -58,6 +64,7 @@ class Composition:
     fixed: tuple[str, ...]
     space: dict[str, Dimension]
     choices: dict[str, str]
+    env: dict[str, str | None] = field(default_factory=dict)
 
     def trial_yaml(self) -> str:
         return trial_yaml(self.trial)
@@ -97,6 +104,8 @@ class Composer:
                         "give the directory that holds your config groups",
                     )
                 )
+        self._own = self.dirs[: len(dirs)] if shipped else ()  # a snapshot was looked at when it was taken
+        self._frozen_env: dict[str, str | None] = {}
         ConfigStore.instance().store("hysweep_root", Root)
         Plugins.instance()  # registers the file sources that the loader uses
         search = ConfigSearchPathImpl()
@@ -132,6 +141,8 @@ class Composer:
         config's own value. Raises BadInput with all problems found.
         """
         given = parse_overrides(list(overrides), self.words)
+        if self._numbers_for_texts:
+            raise BadInput(*self._numbers_for_texts)
         cfg, choices = self._load(given.fixed)
         raw = OmegaConf.to_container(cfg.space, resolve=True)
         assert isinstance(raw, dict)
@@ -143,12 +154,20 @@ class Composer:
             first = (*given.fixed, *first)
         trial, study = self._typed(first or given.fixed)
         self._check_space(space)
-        return Composition(trial, study, given.fixed, space, dict(choices))
+        return Composition(trial, study, given.fixed, space, dict(choices), self._environment())
 
     def point(self, fixed: Sequence[str], space: dict[str, Dimension], point: dict[str, Any]) -> Trial:
         """The trial at one point of a space."""
         varied = tuple(assignment(key, space[key].text(value), self.words) for key, value in point.items())
         return self._typed((*fixed, *varied))[0]
+
+    def freeze(self, env: dict[str, str | None]) -> None:
+        """Compose as if these environment variables were as they are here: a study goes on as it began."""
+        self._frozen_env = env
+
+    def _environment(self) -> dict[str, str | None]:
+        names = {name for text in self.snapshot().values() for name in re.findall(r"\$\{oc\.env:(\w+)", text)}
+        return {name: self._frozen_env.get(name, os.environ.get(name)) for name in sorted(names)}
 
     def snapshot(self) -> dict[str, str]:
         """Every config file that could be composed from, by relative name; the first directory wins."""
@@ -198,15 +217,34 @@ class Composer:
                 faults.append(Problem(str(path), type(content).__name__, "is no mapping", "write `key: value` lines"))
         return faults
 
+    @cached_property
+    def _numbers_for_texts(self) -> list[Problem]:
+        """Where a user's file gives a number to a field that takes a text: `0.5_5` without quotes is 0.55 to YAML."""
+        faults = []
+        for path in (p for d in self._own for p in sorted(d.rglob("*.yaml"))):
+            try:
+                root = yaml.compose(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())
+            except (yaml.YAMLError, OSError, UnicodeDecodeError):
+                continue  # said where it is composed
+            prefix = "" if _is_global(path) else f"{path.parent.name}."
+            for key, node in _scalars(root, prefix):
+                is_text = node.style is not None or self.words.fields.get(key) is not str
+                if not is_text and str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
+                    why = f"in {path} reads as a number or a claim, and the field takes a text"
+                    faults.append(Problem(key, node.value, why, f"put it in quotes: '{node.value}'"))
+        return faults
+
     def _typed_once(self, overrides: tuple[str, ...]) -> tuple[Trial, Study]:
         cfg, _ = self._load(overrides)
         try:
-            parts = {f.name: OmegaConf.to_object(cfg[f.name]) for f in fields(Trial)}
-            study = OmegaConf.to_object(cfg.study)
+            with _set(self._frozen_env):  # files ask for them while they are resolved
+                parts = {f.name: OmegaConf.to_object(cfg[f.name]) for f in fields(Trial)}
+                study = OmegaConf.to_object(cfg.study)
         except OmegaConfBaseException as e:
             raise BadInput(self._explain(e, overrides)) from e
         trial = Trial(**typing.cast(Any, parts))
         assert isinstance(study, Study)
+        _describe(trial.model, overrides)
         faults = out_of_bounds(leaves(trial)) + out_of_bounds(leaves(study, "study."))
         if faults:
             raise BadInput(*faults)
@@ -269,6 +307,63 @@ class Composer:
             return Problem(key, value, "is no list", f"write {key}=[{value}]")
         cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
         return Problem(key, value, why, cure)
+
+
+@contextmanager
+def _set(env: Mapping[str, str | None]) -> Iterator[None]:
+    """The environment with these variables, None for one that is not to be there."""
+    before = {name: os.environ.get(name) for name in env}
+    _put(env)
+    try:
+        yield
+    finally:
+        _put(before)
+
+
+def _put(env: Mapping[str, str | None]) -> None:
+    for name, value in env.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _is_global(path: Path) -> bool:
+    """Whether a file's keys are those of the whole tree: the root of a config, or a `@package _global_`."""
+    with path.open(encoding="utf-8") as file:
+        return path.name == "config.yaml" or any(
+            "@package _global_" in line for _, line in zip(range(5), file, strict=False)
+        )
+
+
+def _scalars(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, yaml.ScalarNode]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(value, yaml.ScalarNode):
+                yield f"{prefix}{key.value}", value
+            else:
+                yield from _scalars(value, f"{prefix}{key.value}.")
+
+
+def _describe(model: Model, overrides: Sequence[str]) -> None:
+    """A model in a directory has the shape that its config.json says, but for what the command line says of it."""
+    if (directory := local_model(model.path)) is None:
+        return
+    given: set[str] = set()
+    for text in overrides:
+        key, _, value = text.lstrip("+~/").partition("=")
+        if key.startswith("model.shape."):
+            given.add(key.removeprefix("model.shape."))
+        elif key == "model.shape":  # a dict of some
+            some = OverridesParser.create().parse_override(f"{key}={value}").value()
+            given |= set(some) if isinstance(some, dict) else set()
+        elif key == "model.model_type":
+            given.add("model_type")
+    facts = read_model(directory, given)
+    if "model_type" not in given:
+        model.model_type = facts["model_type"]
+    for name, value in facts["shape"].items():
+        setattr(model.shape, name, value)
 
 
 def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import typing
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +54,9 @@ class Vocabulary:
 
     def is_field_or_group(self, key: str) -> bool:
         return key in self.fields or key in self.groups or any(f.startswith(f"{key}.") for f in self.fields)
+
+    def is_list(self, key: str) -> bool:
+        return typing.get_origin(self.fields.get(key)) is list
 
     def is_plain(self, key: str) -> bool:
         return key not in self.dicts and self.is_field_or_group(key)
@@ -106,6 +111,10 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
             continue
         if fault := words.problem(key, value):
             problems.append(fault)
+        if words.is_list(key) and isinstance(value, (str, QuotedString)):
+            right = f"[{right}]"  # one is a list of one
+        if words.fields.get(key) is str and isinstance(value, (bool, int, float)):
+            right = emit(right.strip())  # 0.5_5, 1_000 and 220e903 are numbers to Hydra; the field takes the text
         fixed[key] = text if override.is_delete() else assignment(key, right, words)
         space.pop(key, None)
     if problems:
@@ -160,6 +169,8 @@ def _dimension(key: str, override: Override, words: Vocabulary) -> Dimension:
         return _range(key, text, value)
     assert isinstance(value, ChoiceSweep)
     elements = [_plain(e) for e in value.list]
+    if words.is_list(key):
+        elements = [[e] if isinstance(e, str) else e for e in elements]
     # within choice() Hydra hands over strings without their quotes: they are put back where they are needed
     texts = [emit(e) for e in elements]
     faults = [
@@ -171,6 +182,12 @@ def _dimension(key: str, override: Override, words: Vocabulary) -> Dimension:
         raise BadInput(*faults)
     if not elements:
         raise BadInput(Problem(key, text, "nothing to choose from", SPACE_CURE))
+    if words.fields.get(key) is str:
+        written = {part.strip() for part in re.split(r"[,()]", text)}
+        for element, emitted in zip(elements, texts, strict=True):
+            if isinstance(element, (bool, int, float)) and emitted not in written:
+                why = f"one of its values reads as the number {emitted}, and the field takes a text"
+                raise BadInput(Problem(key, text, why, "put each in quotes: choice('0.5_5','2.0')"))
     unique = dict(zip(texts, elements, strict=True))  # the same value twice is one value
     return Choice(key, tuple(unique.values()), tuple(unique))
 

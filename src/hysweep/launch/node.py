@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from hysweep.check.versions import installed, unfit
 from hysweep.compile.job import Job
 from hysweep.launch import command, ending, processes
 from hysweep.launch.boot import BootFailed, Cluster, RayHead, is_port_clash, remove_temporaries
@@ -90,6 +91,8 @@ class Node:
             return End(Cause.UNKNOWN, Phase.START, reason="job.json is missing or cannot be read")
         job = Job.from_dict(written)
         self.deadline = time.monotonic() + job.timeout_min * 60
+        if misfits := [str(m) for m in unfit(job.requires, installed(job.requires))]:
+            return End(Cause.CONFIG_ERROR, Phase.START, reason="; ".join(misfits))
         environment = command.inherited(os.environ) | command.settings(job, self.attempt)
         for argv in command.prepare_commands(job):
             code = self._run(argv, environment)

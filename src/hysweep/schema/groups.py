@@ -9,18 +9,46 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, knob
+from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, SET, knob
 
 ON_MEGATRON = {"parallelism.engine": ("megatron",)}
 ON_FSDP = {"parallelism.engine": ("fsdp2",)}
 ON_VLLM = {"rollout.engine": ("vllm",)}
+ON_GPU = {"cluster.gpu": SET}
 WITH_KL_LOSS = {"algorithm.use_kl_loss": (True,)}
 WITH_KL_REWARD = {"algorithm.use_kl_in_reward": (True,)}
-# Which losses read which clip settings: verl/trainer/ppo/core_algos.py, the functions under register_policy_loss.
-CLIPPED_TWICE = {"algorithm.loss_mode": ("vanilla",)}
+ADAPTIVE_KL = WITH_KL_REWARD | {"algorithm.kl_controller": ("adaptive",)}
 STEPPED = {"trainer.use_dynamic_batch": (True,)}
 FIXED_MICRO = {"trainer.use_dynamic_batch": (False,)}
 WITH_IS = {"rollout.correction_is": ("token", "sequence")}
+WITH_RS = {"rollout.correction_rs": SET}
+# Which losses read which settings: verl/trainer/ppo/core_algos.py, the functions under register_policy_loss.
+LOSSES = ("vanilla", "gspo", "cispo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dppo_tv", "dppo_kl", "dro")
+CLIPPED = {"algorithm.loss_mode": ("vanilla", "gspo", "cispo", "clip_cov", "geo_mean", "dppo_tv", "dppo_kl")}
+CLIPPED_TWICE = {"algorithm.loss_mode": ("vanilla", "dppo_tv", "dppo_kl")}
+AGGREGATED = {"algorithm.loss_mode": tuple(loss for loss in LOSSES if loss not in ("sapo", "geo_mean"))}
+SCALED = AGGREGATED | {"algorithm.loss_agg_mode": ("seq-mean-token-sum-norm",)}
+SAPO, CLIP_COV, KL_COV, DRO = ({"algorithm.loss_mode": (loss,)} for loss in ("sapo", "clip_cov", "kl_cov", "dro"))
+# Which estimators read which settings: the same file, under register_adv_est.
+ESTIMATORS = (
+    "grpo",
+    "rloo",
+    "gae",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "remax",
+    "opo",
+    "gpg",
+    "grpo_passk",
+    "gdpo",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+)
+DIVIDED = {"algorithm.adv_estimator": ("grpo", "grpo_passk", "gdpo")}
+DISCOUNTED = {"algorithm.adv_estimator": ("gae", "reinforce_plus_plus")}
+WITH_CRITIC = {"algorithm.adv_estimator": ("gae",)}
+GDPO = {"algorithm.adv_estimator": ("gdpo",)}
+KL_ESTIMATORS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 
 MEGATRON = f"{ACTOR}.megatron"
 FSDP = f"{ACTOR}.fsdp_config"
@@ -28,27 +56,48 @@ FSDP = f"{ACTOR}.fsdp_config"
 
 @dataclass(kw_only=True, slots=True)
 class Shape:
-    """What check and estimate need of a model's config.json; 0 experts is a dense model."""
+    """What check and estimate need of a model's config.json; 0 experts is a dense model, kv_lora_rank 0 no MLA."""
 
-    num_layers: int = knob(1, "transformer layers", low=1)
-    hidden_size: int = knob(64, "width of the residual stream", low=1)
-    num_attention_heads: int = knob(1, "query heads", low=1)
-    num_key_value_heads: int = knob(1, "key and value heads", low=1)
-    head_dim: int = knob(64, "width of a head", low=1)
-    intermediate_size: int = knob(64, "width of a dense feed-forward layer", low=1)
-    moe_intermediate_size: int = knob(0, "width of one expert", low=0)
-    num_experts: int = knob(0, "experts of a mixture layer", low=0)
-    num_experts_per_token: int = knob(0, "experts that a token visits", low=0)
-    num_shared_experts: int = knob(0, "experts that every token visits", low=0)
-    first_dense_layers: int = knob(0, "layers before the first mixture layer", low=0)
-    vocab_size: int = knob(1, "entries of the embedding", low=1)
-    max_position_embeddings: int = knob(1, "longest sequence", unit="tokens", low=1)
+    num_layers: int = knob(1, "transformer layers", low=1, high=10_000)
+    hidden_size: int = knob(64, "width of the residual stream", low=1, high=1_000_000)
+    num_attention_heads: int = knob(1, "query heads", low=1, high=100_000)
+    num_key_value_heads: int = knob(1, "key and value heads", low=1, high=100_000)
+    head_dim: int = knob(64, "width of a query or key head", low=1, high=1_000_000)
+    intermediate_size: int = knob(64, "width of a dense feed-forward layer", low=1, high=10_000_000)
+    moe_intermediate_size: int = knob(0, "width of one expert", low=0, high=10_000_000)
+    num_experts: int = knob(0, "experts of a mixture layer", low=0, high=100_000)
+    num_experts_per_token: int = knob(0, "experts that a token visits", low=0, high=100_000)
+    num_shared_experts: int = knob(0, "experts that every token visits", low=0, high=1_000)
+    shared_expert_intermediate_size: int = knob(
+        0, "width of one shared expert; 0: as any expert", low=0, high=10_000_000
+    )
+    first_dense_layers: int = knob(0, "layers before the first mixture layer", low=0, high=10_000)
+    num_nextn_predict_layers: int = knob(0, "layers for multi-token prediction, after the others", low=0, high=100)
+    vocab_size: int = knob(1, "entries of the embedding", low=1, high=100_000_000)
+    tie_word_embeddings: bool = knob(False, "the head is the embedding")
+    max_position_embeddings: int = knob(1, "longest sequence", unit="tokens", low=1, high=1_000_000_000)
+    sliding_window: int = knob(
+        0, "what a layer of sliding attention looks back; 0: there is none", unit="tokens", low=0, high=1_000_000_000
+    )
+    num_sliding_layers: int = knob(0, "layers of sliding attention", low=0, high=10_000)
+    qkv_bias: bool = knob(False, "the projections to queries, keys and values have biases")
+    attention_output_bias: bool = knob(False, "the projection out of attention has a bias")
+    qk_norm: bool = knob(False, "queries and keys are normalized, head by head")
+    attention_sinks: bool = knob(False, "each query head has a learned sink")
+    mlp_bias: bool = knob(False, "the projections of a feed-forward layer, or of each expert, have biases")
+    router_bias: bool = knob(False, "the router has a learned bias; a balancing bias, which no gradient moves, is none")
+    q_lora_rank: int = knob(0, "MLA: width that queries are compressed to; 0: they are not", low=0, high=1_000_000)
+    kv_lora_rank: int = knob(0, "MLA: width that keys and values are compressed to", low=0, high=1_000_000)
+    qk_nope_head_dim: int = knob(0, "MLA: part of a query or key head without positions", low=0, high=1_000_000)
+    qk_rope_head_dim: int = knob(0, "MLA: part of a query or key head with positions", low=0, high=1_000_000)
+    v_head_dim: int = knob(0, "MLA: width of a value head", low=0, high=1_000_000)
 
 
 @dataclass(kw_only=True, slots=True)
 class Model:
     name: str = knob(doc="name in tables and labels", learned=False)
     path: str = knob(doc="directory or hub id in Hugging Face format; embedded:model is the shipped tiny one")
+    model_type: str = knob("", "Hugging Face's name of the architecture; empty: unknown")
     trust_remote_code: bool = knob(
         False, "run code that comes with the model", f"{MODEL}.trust_remote_code", "data.trust_remote_code"
     )
@@ -64,24 +113,40 @@ class Model:
 @dataclass(kw_only=True, slots=True)
 class Algorithm:
     name: str = knob(doc="name in tables and labels", learned=False)
-    adv_estimator: str = knob(
-        "grpo", "how rewards become advantages", "algorithm.adv_estimator", choices=("grpo", "rloo")
+    adv_estimator: str = knob("grpo", "how rewards become advantages", "algorithm.adv_estimator", choices=ESTIMATORS)
+    norm_adv_by_std: bool = knob(
+        True,
+        "divide by the group's standard deviation (off: the Dr.GRPO correction)",
+        "algorithm.norm_adv_by_std_in_grpo",
+        when=DIVIDED,
     )
+    gamma: float = knob(1.0, "discount of later rewards", "algorithm.gamma", when=DISCOUNTED, low=0, high=1)
+    lam: float = knob(1.0, "bias against variance of GAE", "algorithm.lam", when=WITH_CRITIC, low=0, high=1)
+    gdpo_reward_keys: list[str] = knob(
+        factory=list,
+        doc="GDPO: the parts of the reward, as the reward function names them in its dict",
+        when=GDPO,
+    )
+    gdpo_reward_weights: list[float] = knob(factory=list, doc="GDPO: their weights; empty: 1 each", when=GDPO)
     loss_mode: str = knob(
         "vanilla",
         "the policy loss; vanilla is PPO's clipped one with the dual clip",
         f"{ACTOR}.policy_loss.loss_mode",
-        choices=("vanilla", "gspo", "cispo"),
+        choices=LOSSES,
     )
     clip_ratio_low: float = knob(
-        0.2, "the importance ratio is clipped below 1 - this", f"{ACTOR}.clip_ratio_low", low=0
+        0.2,
+        "the importance ratio is clipped below 1 - this (geo_mean: its logarithm; dppo: bound of the divergence)",
+        f"{ACTOR}.clip_ratio_low",
+        when=CLIPPED,
+        low=0,
     )
     clip_ratio_high: float = knob(
-        0.2, "the importance ratio is clipped above 1 + this", f"{ACTOR}.clip_ratio_high", low=0
+        0.2, "the importance ratio is clipped above 1 + this", f"{ACTOR}.clip_ratio_high", when=CLIPPED, low=0
     )
     clip_ratio_c: float = knob(
         3.0,
-        "dual clip: bound of the loss of a token with a negative advantage",
+        "dual clip: bound of the loss of a token with a negative advantage (dppo: cap of the ratio)",
         f"{ACTOR}.clip_ratio_c",
         when=CLIPPED_TWICE,
         low=1,
@@ -90,6 +155,7 @@ class Algorithm:
         "token-mean",
         "how token losses become one number",
         f"{ACTOR}.loss_agg_mode",
+        when=AGGREGATED,
         choices=(
             "token-mean",
             "token-sum",
@@ -98,26 +164,95 @@ class Algorithm:
             "seq-mean-token-sum-norm",
         ),
     )
-    norm_adv_by_std: bool = knob(
-        True,
-        "divide by the group's standard deviation (off: the Dr.GRPO correction)",
-        "algorithm.norm_adv_by_std_in_grpo",
-        when={"algorithm.adv_estimator": ("grpo",)},
+    loss_scale_factor: int | None = knob(
+        None,
+        "constant that a sequence's sum is divided by; null: the longest response of the batch",
+        f"{ACTOR}.loss_scale_factor",
+        when=SCALED,
+        low=1,
+    )
+    tau_pos: float = knob(
+        1.0, "SAPO: temperature of the gate where the advantage is positive", f"{ACTOR}.tau_pos", when=SAPO, low=0
+    )
+    tau_neg: float = knob(1.05, "SAPO: temperature of the gate where it is not", f"{ACTOR}.tau_neg", when=SAPO, low=0)
+    clip_cov_ratio: float = knob(
+        2e-4,
+        "Clip-Cov: share of the tokens that are left out",
+        f"{ACTOR}.policy_loss.clip_cov_ratio",
+        when=CLIP_COV,
+        low=0,
+        high=1,
+    )
+    clip_cov_lb: float = knob(
+        1.0, "Clip-Cov: least covariance of such a token", f"{ACTOR}.policy_loss.clip_cov_lb", when=CLIP_COV
+    )
+    clip_cov_ub: float = knob(
+        5.0, "Clip-Cov: greatest covariance of such a token", f"{ACTOR}.policy_loss.clip_cov_ub", when=CLIP_COV
+    )
+    kl_cov_ratio: float = knob(
+        2e-4,
+        "KL-Cov: share of the tokens that are penalised",
+        f"{ACTOR}.policy_loss.kl_cov_ratio",
+        when=KL_COV,
+        low=0,
+        high=1,
+    )
+    ppo_kl_coef: float = knob(
+        0.1, "KL-Cov: weight of the penalty", f"{ACTOR}.policy_loss.ppo_kl_coef", when=KL_COV, low=0
+    )
+    dro_beta: float | None = knob(
+        None, "DRO: weight of the squared log-ratio", f"{ACTOR}.policy_loss.dro_beta", when=DRO, low=0
     )
     use_kl_loss: bool = knob(False, "add a KL term to the loss; builds a reference model", f"{ACTOR}.use_kl_loss")
     kl_loss_coef: float = knob(1e-3, "weight of the KL term", f"{ACTOR}.kl_loss_coef", when=WITH_KL_LOSS, low=0)
     kl_loss_type: str = knob(
         "low_var_kl",
-        "estimator of the KL term",
+        "estimator of the KL term; with + its gradient is k2's, the unbiased one",
         f"{ACTOR}.kl_loss_type",
         when=WITH_KL_LOSS,
-        choices=("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"),
+        choices=(*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS)),
     )
     use_kl_in_reward: bool = knob(
         False, "subtract a KL penalty from the reward; builds a reference model", "algorithm.use_kl_in_reward"
     )
-    kl_coef: float = knob(1e-3, "weight of that penalty", "algorithm.kl_ctrl.kl_coef", when=WITH_KL_REWARD, low=0)
+    kl_penalty: str = knob(
+        "kl", "estimator of that penalty", "algorithm.kl_penalty", when=WITH_KL_REWARD, choices=KL_ESTIMATORS
+    )
+    kl_controller: str = knob(
+        "fixed",
+        "whether its weight follows a target",
+        "algorithm.kl_ctrl.type",
+        when=WITH_KL_REWARD,
+        choices=("fixed", "adaptive"),
+    )
+    kl_coef: float = knob(1e-3, "its weight, or the first one", "algorithm.kl_ctrl.kl_coef", when=WITH_KL_REWARD, low=0)
+    kl_target: float = knob(0.1, "adaptive: the KL to keep to", "algorithm.kl_ctrl.target_kl", when=ADAPTIVE_KL, low=0)
+    kl_horizon: int = knob(
+        10000,
+        "adaptive: samples over which it follows",
+        "algorithm.kl_ctrl.horizon",
+        unit="samples",
+        when=ADAPTIVE_KL,
+        low=1,
+    )
     entropy_coeff: float = knob(0.0, "weight of an entropy bonus", f"{ACTOR}.entropy_coeff")
+    use_filter_groups: bool = knob(
+        False,
+        "dynamic sampling: a group whose samples all score alike is replaced by another prompt's (DAPO)",
+        "algorithm.filter_groups.enable",
+    )
+    filter_groups_metric: str = knob(
+        "acc",
+        "what they are compared by: reward, or what the reward function calls it",
+        "algorithm.filter_groups.metric",
+        when={"algorithm.use_filter_groups": (True,)},
+    )
+    critic_path: str | None = knob(None, "model that the critic starts from; null: the actor's", when=WITH_CRITIC)
+    critic_learning_rate: float = knob(1e-5, "of the critic", "critic.optim.lr", when=WITH_CRITIC, low=0, high=1)
+    critic_warmup_steps: int = knob(
+        0, "steps in which the critic alone learns", "trainer.critic_warmup", unit="steps", when=WITH_CRITIC, low=0
+    )
+    critic_cliprange: float = knob(0.5, "the value's clip range", "critic.cliprange_value", when=WITH_CRITIC, low=0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -148,14 +283,23 @@ class Parallelism:
         learned=False,
         low=1,
     )
-    context: int = knob(
-        1,
-        "context parallel size",
-        f"{MEGATRON}.context_parallel_size",
+    first_stage_layers: int | None = knob(
+        None,
+        "layers of the first pipeline stage; null: as many as the others",
+        f"{MEGATRON}.override_transformer_config.num_layers_in_first_pipeline_stage",
         when=ON_MEGATRON,
         learned=False,
         low=1,
     )
+    last_stage_layers: int | None = knob(
+        None,
+        "layers of the last pipeline stage; null: as many as the others",
+        f"{MEGATRON}.override_transformer_config.num_layers_in_last_pipeline_stage",
+        when=ON_MEGATRON,
+        learned=False,
+        low=1,
+    )
+    context: int = knob(1, "ranks that share a sequence: context parallel, or Ulysses under FSDP", learned=False, low=1)
     expert: int = knob(
         1,
         "expert parallel size",
@@ -172,6 +316,20 @@ class Parallelism:
         learned=False,
         low=1,
     )
+    fsdp_size: int = knob(
+        -1,
+        "ranks that share one copy of the parameters; -1: all",
+        f"{FSDP}.fsdp_size",
+        when=ON_FSDP,
+        learned=False,
+        low=-1,
+    )
+    dtype: str = knob(
+        "bfloat16",
+        "precision of forward and backward; the optimizer's copy is float32",
+        when=ON_GPU,
+        choices=("bfloat16", "float16"),
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -179,6 +337,26 @@ class Memory:
     name: str = knob(doc="name in tables and labels", learned=False)
     param_offload: bool = knob(False, "parameters and gradients wait on the host while others run", learned=False)
     optimizer_offload: bool = knob(False, "the optimizer waits on the host while others run", learned=False)
+    optimizer_on_cpu: bool = knob(
+        False,
+        "the optimizer lives and steps on the host (Megatron's hybrid optimizer): slow, and saves the most",
+        when=ON_MEGATRON,
+        learned=False,
+    )
+    offload_policy: bool = knob(
+        False,
+        "FSDP2's own offload: parameters, gradients and optimizer live on the host",
+        f"{FSDP}.offload_policy",
+        when=ON_FSDP,
+        learned=False,
+    )
+    reshardable_checkpoints: bool = knob(
+        False,
+        "a checkpoint can be resumed under another layout (more context or pipeline ranks)",
+        f"{MEGATRON}.dist_ckpt_optim_fully_reshardable",
+        when=ON_MEGATRON,
+        learned=False,
+    )
     recompute_granularity: str | None = knob(
         None,
         "recompute activations in the backward pass",
@@ -186,6 +364,13 @@ class Memory:
         when=ON_MEGATRON,
         learned=False,
         choices=(None, "full", "selective"),
+    )
+    recompute_modules: list[str] | None = knob(
+        None,
+        "what selective recomputation computes again; null: core_attn",
+        f"{MEGATRON}.override_transformer_config.recompute_modules",
+        when=ON_MEGATRON | {"memory.recompute_granularity": ("selective",)},
+        learned=False,
     )
     recompute_method: str | None = knob(
         None,
@@ -261,10 +446,51 @@ class Rollout:
         "algorithm.rollout_correction.rollout_is_threshold",
         when=WITH_IS,
     )
+    correction_is_normalize: bool = knob(
+        False,
+        "scale the weights of a batch to a mean of 1",
+        "algorithm.rollout_correction.rollout_is_batch_normalize",
+        when=WITH_IS,
+    )
+    correction_rs: str | None = knob(
+        None,
+        "rejection sampling: measures of the gap, separated by commas (token_k1, seq_mean_k3, seq_max_k2, ...); "
+        "what lies beyond is left out of the loss",
+        "algorithm.rollout_correction.rollout_rs",
+    )
+    correction_rs_threshold: str | None = knob(
+        None,
+        "bound of each measure, or one for all: low_high or one number for k1, one number for k2 and k3. "
+        "Always a string",
+        "algorithm.rollout_correction.rollout_rs_threshold",
+        when=WITH_RS,
+    )
+    correction_bypass: bool = knob(
+        False,
+        "take the rollout's probabilities for the old policy's, and spare that pass",
+        "algorithm.rollout_correction.bypass_mode",
+    )
     tensor: int = knob(
         1, "tensor parallel size of a replica", f"{ROLLOUT}.tensor_model_parallel_size", learned=False, low=1
     )
     data: int = knob(1, "data parallel size of a replica", f"{ROLLOUT}.data_parallel_size", learned=False, low=1)
+    expert: int = knob(
+        1,
+        "expert parallel size of a replica: 1, or tensor * data",
+        f"{ROLLOUT}.expert_parallel_size",
+        when=ON_VLLM,
+        learned=False,
+        low=1,
+    )
+    update_bucket_mib: int = knob(
+        2048,
+        "weights go from trainer to rollout in pieces of this size",
+        f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes",
+        unit="MiB",
+        when=ON_VLLM,
+        learned=False,
+        low=1,
+    )
     gpu_memory_utilization: float = knob(
         0.5,
         "share of each GPU's memory that the engine takes",
@@ -306,8 +532,13 @@ class Rollout:
 @dataclass(kw_only=True, slots=True)
 class Data:
     name: str = knob(doc="name in tables and labels", learned=False)
-    train_files: list[str] = knob(doc="parquet or JSON files; embedded:train is the shipped tiny task", factory=list)
-    val_files: list[str] = knob(doc="parquet or JSON files; embedded:val is the shipped tiny task", factory=list)
+    train_files: list[str] = knob(
+        doc="parquet or JSON files: one, a list of shards, or a glob; embedded:train is the shipped tiny task",
+        factory=list,
+    )
+    val_files: list[str] = knob(
+        doc="as train_files, to validate with; embedded:val is the shipped tiny task", factory=list
+    )
     truncation: str = knob(
         "error",
         "what happens to a longer prompt",
@@ -322,14 +553,16 @@ class Data:
 @dataclass(kw_only=True, slots=True)
 class Reward:
     name: str = knob(doc="name in tables and labels", learned=False)
-    manager: str = knob("naive", "how a reward is computed", "reward.reward_manager.name", choices=("naive", "dapo"))
+    manager: str = knob(
+        "naive", "how a reward is computed", "reward.reward_manager.name", choices=("naive", "dapo", "gdpo")
+    )
     function_path: str | None = knob(
         None, "Python file with a reward function; null: verl's routing by data_source; embedded:reward"
     )
     function_name: str = knob("compute_score", "its name there", "reward.custom_reward_function.name")
-    overlong_buffer_len: int = knob(
-        0,
-        "DAPO: the last tokens of the response length in which a penalty grows; 0: none",
+    overlong_buffer_len: int | None = knob(
+        None,
+        "DAPO: the last tokens of the response length in which a penalty grows; 0: none; null: a fifth of it",
         unit="tokens",
         when={"reward.manager": ("dapo",)},
         low=0,
@@ -343,12 +576,17 @@ class Reward:
 @dataclass(kw_only=True, slots=True)
 class Trainer:
     name: str = knob(doc="name in tables and labels", learned=False)
-    verl: str = knob("0.9.1", "version of the trainer", choices=("0.9.1",))
+    verl: str = knob(
+        "0.9.1",
+        "the trainer: a version that is known here (0.9.1, 0.9.0, 220e903), `installed`, a wheel or a checkout",
+    )
+    use_v1: bool | None = knob(None, "verl's V1 trainer; null: wherever the algorithm can run on it", learned=False)
     learning_rate: float = knob(1e-6, "of the actor", f"{ACTOR}.optim.lr", low=0, high=1)
     weight_decay: float = knob(0.01, "of the actor's optimizer", f"{ACTOR}.optim.weight_decay", low=0)
     grad_clip: float = knob(1.0, "largest norm of the gradient", low=0)
     train_batch_size: int = knob(128, "prompts a step", "data.train_batch_size", unit="prompts", low=1)
     mini_batch_size: int = knob(128, "prompts an update", f"{ACTOR}.ppo_mini_batch_size", unit="prompts", low=1)
+    ppo_epochs: int = knob(1, "passes over a step's samples", f"{ACTOR}.ppo_epochs", low=1)
     max_prompt_length: int = knob(
         512, "prompts are cut or dropped beyond it", "data.max_prompt_length", unit="tokens", low=1
     )
@@ -398,10 +636,6 @@ class Trainer:
     save_every: int = knob(20, "steps between checkpoints; -1: never", "trainer.save_freq", learned=False, low=-1)
     checkpoints_kept: int | None = knob(
         None, "older ones are deleted; null: keep all", "trainer.max_actor_ckpt_to_keep", learned=False, low=1
-    )
-    extra: dict[str, Any] = knob(
-        factory=dict,
-        doc="any other key of the trainer, as in trainer.extra.actor_rollout_ref.actor.ppo_epochs=2",
     )
     seed: int = knob(
         1,
@@ -464,6 +698,10 @@ class Trial:
     trainer: Trainer
     cluster: Cluster
     tracking: Tracking
+    verl: dict[str, Any] = knob(
+        factory=dict,
+        doc="any other key of the trainer, as in +verl.actor_rollout_ref.actor.shuffle=true",
+    )
 
     @property
     def has_gpu(self) -> bool:

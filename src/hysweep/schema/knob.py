@@ -13,6 +13,16 @@ REF = "actor_rollout_ref.ref"
 MODEL = "actor_rollout_ref.model"
 
 
+class _Set(tuple[str, ...]):
+    """For `Knob.when`: any value but null."""
+
+    def __contains__(self, value: object) -> bool:
+        return value is not None
+
+
+SET = _Set(("a value",))
+
+
 @dataclass(frozen=True, slots=True)
 class Knob:
     """What a field says of itself.

@@ -18,18 +18,20 @@ Made of the schema by `python -m hysweep.schema.reference`. A field is set by `g
 and so to its id. Fields without a trainer key are compiled by rule (`src/hysweep/compile/verl.py`).
 """
 
+TABLE = "| field | default | meaning | trainer key | identity |\n|---|---|---|---|---|"
+
 
 def reference() -> str:
     """The page, a section a group."""
     parts = [HEAD]
-    for name, group in [*((f.name, hint) for f, hint in _fields(Trial)), ("study", Study)]:
+    groups: list[tuple[str, Any]] = [(f.name, hint) for f, hint in _fields(Trial) if is_dataclass(hint)]
+    for name, group in [*groups, ("study", Study)]:
         about = (group.__doc__ or "").strip().splitlines()
         parts.append(f"## {name}\n")
         if about and not about[0].startswith(f"{group.__name__}("):
             parts.append(about[0] + "\n")
-        parts.append("| field | default | meaning | trainer key | identity |\n|---|---|---|---|---|")
-        parts += _rows(group, f"{name}.")
-        parts.append("")
+        parts += [TABLE, *_rows(group, f"{name}."), ""]
+    parts += ["## of no group\n", TABLE, *(_row(f, f.name) for f, hint in _fields(Trial) if not is_dataclass(hint)), ""]
     return "\n".join(parts)
 
 
@@ -37,10 +39,14 @@ def _rows(group: Any, prefix: str) -> Iterator[str]:
     for f, hint in _fields(group):
         if is_dataclass(hint):
             yield from _rows(hint, f"{prefix}{f.name}.")
-            continue
-        knob: Knob = f.metadata.get("knob", Knob())
-        keys = "<br>".join(f"`{key}`" for key in knob.keys)
-        yield f"| `{prefix}{f.name}` | {_default(f)} | {_meaning(knob)} | {keys} | {'yes' if knob.learned else ''} |"
+        else:
+            yield _row(f, f"{prefix}{f.name}")
+
+
+def _row(f: Any, path: str) -> str:
+    knob: Knob = f.metadata.get("knob", Knob())
+    keys = "<br>".join(f"`{key}`" for key in knob.keys)
+    return f"| `{path}` | {_default(f)} | {_meaning(knob)} | {keys} | {'yes' if knob.learned else ''} |"
 
 
 def _meaning(knob: Knob) -> str:

@@ -64,6 +64,7 @@ class Controller:
         self.directory = directory
         self._composer = Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
         self.definition = load_definition(directory, self._composer)
+        self._composer.freeze(self.definition.env)
         if changes:
             self.definition = replace(self.definition, study=replace(self.definition.study, **changes))  # type: ignore[arg-type]
         self._lock = FileLock(directory.lock_file, blocking=False)

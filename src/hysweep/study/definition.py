@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Definition:
     fixed   overrides that hold for every trial
     space   what varies; empty: one trial
     cwd     where relative paths of the trial start
+    env     environment variables that the config files ask for, as they were at the start
     """
 
     study: Study
@@ -54,6 +55,7 @@ class Definition:
     cwd: str
     command: tuple[str, ...] = ()
     created: float = 0.0
+    env: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def n_trials(self) -> int:
@@ -81,6 +83,7 @@ class Definition:
             "cwd": self.cwd,
             "command": list(self.command),
             "created": self.created or time.time(),
+            "env": self.env,
             "versions": _versions(),
         }
         return OmegaConf.to_yaml(OmegaConf.create(content))
@@ -93,7 +96,8 @@ class Definition:
     def _question(self) -> dict[str, Any]:
         settings = {f"study.{k}": v for k, v in asdict(self.study).items() if k not in CHANGEABLE}
         fixed = {o.partition("=")[0]: o.partition("=")[2] for o in self.fixed if not o.startswith("study.")}
-        return settings | fixed | {f"space.{k}": text_of(d) for k, d in self.space.items()}
+        env = {f"${name}": value for name, value in self.env.items()}
+        return settings | env | fixed | {f"space.{k}": text_of(d) for k, d in self.space.items()}
 
 
 def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
@@ -132,6 +136,7 @@ def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
         cwd=str(Path.cwd()),
         command=tuple(command),
         created=time.time(),
+        env=composition.env,
     )
 
 
@@ -158,6 +163,7 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
             cwd=raw["cwd"],
             command=tuple(raw.get("command", ())),
             created=raw.get("created", 0.0),
+            env=raw.get("env", {}),
         )
     except (
         OmegaConfBaseException,

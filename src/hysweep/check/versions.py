@@ -1,0 +1,44 @@
+"""What is installed against what a trial needs: read from package metadata, nothing is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    package: str
+    version: str
+    why: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.package} = {self.version}: {self.why}; {self.cure}"
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those packages that are installed here."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def unfit(required: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Misfit]:
+    """The packages that are there in a version that cannot work. What is missing is not looked for here."""
+    for name, have in found.items():
+        wanted = SpecifierSet(required[name])
+        try:
+            is_fit = wanted.contains(Version(have), prereleases=True)
+        except InvalidVersion:  # a build of somebody's own
+            continue
+        if not is_fit:
+            yield Misfit(name, have, f"the trial needs {required[name]}", f"pip install '{name}{required[name]}'")
