@@ -92,3 +92,22 @@ def test_causes_in_the_docs_are_those_of_the_table() -> None:
     text = (ROOT / "docs" / "directory.md").read_text()
     table = text[text.index("| cause |") : text.index("## Exit codes")]
     assert {c for c in Cause if re.search(rf"\b{c}\b", table)} == set(Cause)
+
+
+def test_every_option_of_what_is_trained_is_in_the_docs() -> None:
+    from hysweep.compose import Composer
+
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    groups = Composer().words.groups
+    named = [name for group in ("algorithm", "model", "parallelism", "memory") for name in groups[group]]
+    assert [name for name in named if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_the_ladder_in_the_docs_is_the_ladder() -> None:
+    from hysweep.layouts import LADDER
+
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    table = text[text.index("| rung |") : text.index("None of them changes")]
+    rows = re.findall(r"^\| ([a-z_, ]+) \|", table, re.MULTILINE)
+    found = [name.strip() for row in rows for name in row.split(",")]
+    assert found == ["rung", *(rung.name for rung in LADDER)]

@@ -105,6 +105,15 @@ def test_the_time_limit(local: LocalLauncher, new_attempt: New) -> None:
     wait_for(lambda: not everything(attempt))
 
 
+def test_a_version_that_cannot_work_is_said_before_anything_starts(local: LocalLauncher, new_attempt: New) -> None:
+    attempt = new_attempt(requires={"filelock": "<1", "psutil": ">=6", "no-such-package": "==1"})
+    over(local, local.submit(attempt))
+    end = end_of(attempt)
+    assert (end.cause, end.phase) == (Cause.CONFIG_ERROR, Phase.START)
+    assert end.reason.startswith("filelock = ") and "pip install 'filelock<1'" in end.reason
+    assert runs(attempt) == 0
+
+
 def test_what_must_be_there_first(local: LocalLauncher, new_attempt: New) -> None:
     attempt = new_attempt("exit=0", prepare=(("-c", "open('made', 'w')"), ("-c", "open('made')")))
     over(local, local.submit(attempt))
