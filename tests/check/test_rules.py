@@ -2,22 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from hysweep.check import RULES, check_trial, errors
-from hysweep.check.rules import divisors
+from hysweep.check.numbers import divisors
+from hysweep.schema import BadInput
 
 HY3 = "experiment=hy3_dapo_math"
+CONFIG = "actor_rollout_ref.actor.megatron.override_transformer_config."
+PASSED = f"verl.{CONFIG}"
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [(), (HY3,), ("algorithm=gspo",), (HY3, "algorithm=cispo"), (HY3, "algorithm=rloo")],
-)
+GPUS = ("cluster=slurm_h100", "rollout=vllm", "data=dapo_math", "reward=by_data_source", "trainer=hy3",
+        "memory=full_offload")  # fmt: skip
+# Settings that ran: the Hy3 run, what was measured on one card, the real runs on the CPU, and verl's own examples.
+KNOWN_TO_RUN = [
+    (),
+    (HY3,),
+    ("algorithm=gspo",),
+    *((HY3, f"algorithm={a}") for a in ("cispo", "rloo", "dr_grpo", "dapo", "gspo", "sapo", "geo_mean", "remax")),
+    # the runs of a 2 B Hy3 on one H200, with and without offload
+    *((HY3, "cluster=gpu_1", "cluster.gpu=H200", "cluster.launcher=slurm", f"memory={memory}", "rollout.tensor=1",
+       "memory.use_remove_padding=true", "memory.use_gradient_checkpointing=true",
+       "parallelism.pipeline=1", "parallelism.context=1", "parallelism.expert=1", "trainer.train_batch_size=8",
+       "trainer.mini_batch_size=8", "rollout.n=8", "trainer.max_prompt_length=64", "trainer.max_response_length=960",
+       "rollout.max_model_len=1024", "reward=by_data_source", "trainer.max_token_len_per_gpu=16384",
+       "rollout.gpu_memory_utilization=0.3", "model.shape.num_layers=12", "model.shape.hidden_size=2048",
+       "model.shape.num_attention_heads=16", "model.shape.num_key_value_heads=4", "model.shape.num_experts=32",
+       "model.shape.num_experts_per_token=4", "model.shape.moe_intermediate_size=768",
+       "model.shape.intermediate_size=6144", "model.shape.vocab_size=32768")
+      for memory in ("full_recompute", "full_offload")),
+    # verl: grpo_trainer/run_qwen3_235b_a22b_megatron.sh and run_deepseek_v3_671b_megatron.sh
+    (*GPUS, "model=qwen3_235b_a22b", "parallelism=qwen3_235b_a22b_64", "cluster.nodes=8", "rollout.tensor=8",
+     "rollout.n=4"),
+    (*GPUS, "model=deepseek_v3", "parallelism=deepseek_v3_96", "cluster.nodes=12", "rollout.tensor=32", "rollout.n=5",
+     "trainer.train_batch_size=96", "trainer.mini_batch_size=96"),
+    # verl: dppo_trainer/run_qwen3_30b_a3b_megatron.sh, and grpo_trainer/run_qwen3_30b_a3b_megatron.sh's layout
+    (*GPUS, "model=qwen3_30b_a3b", "parallelism=qwen3_30b_a3b_8", "cluster.nodes=1", "rollout.tensor=4",
+     "algorithm=dppo_tv", "trainer.train_batch_size=256", "trainer.mini_batch_size=32", "rollout.n=16"),
+    (*GPUS, "model=qwen3_30b_a3b", "parallelism=megatron_tensor_2", "parallelism.tensor=4", "parallelism.pipeline=2",
+     "parallelism.expert=2", "parallelism.expert_tensor=1", "cluster.nodes=1", "rollout.tensor=4", "rollout.n=5"),
+    # verl: the examples of one node of eight with Qwen3-8B and FSDP
+    *((*GPUS, "model=qwen3_8b", "parallelism=fsdp2", "memory=fsdp2_offload", "memory.offload_policy=false",
+       "cluster.nodes=1", "rollout.tensor=2", "trainer.train_batch_size=1024", "trainer.mini_batch_size=256",
+       "trainer.max_prompt_length=1024", "trainer.max_response_length=2048", "trainer.max_token_len_per_gpu=24576",
+       f"algorithm={a}", f"rollout.n={n}")
+      for a, n in (("grpo", 5), ("gspo", 5), ("rloo", 5), ("geo_mean", 5), ("remax", 4), ("reinforce_plus_plus", 8),
+                   ("gpg", 5))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("overrides", KNOWN_TO_RUN, ids=lambda o: " ".join(o)[:80])
 def test_what_is_known_to_run_has_no_problem(trial_of, overrides: tuple[str, ...]) -> None:
-    assert check_trial(trial_of(*overrides)) == []
+    assert errors(check_trial(trial_of(*overrides))) == []
+
+
+def test_the_verified_run_and_the_default_raise_no_warning_either(trial_of) -> None:
+    assert check_trial(trial_of()) == check_trial(trial_of(HY3)) == []
 
 
 # (a good configuration, what breaks it, the key that is named, what the cure says)
@@ -90,6 +134,42 @@ BROKEN = [
      ["parallelism.pipeline=2", "parallelism.first_stage_layers=11", "parallelism.last_stage_layers=13"],
      "parallelism.first_stage_layers and last_stage_layers", "whole stages"),  # case 4
     ((HY3,), ["rollout.expert=4"], "rollout.expert", "1 or 16"),
+    ((HY3,), ["model.shape.moe_intermediate_size=1537", "parallelism.expert_tensor=2", "parallelism.expert=4"],
+     "parallelism.expert_tensor", "1"),
+    ((HY3,), ["model.shape.intermediate_size=13313", "parallelism.tensor=2", "parallelism.context=4"],
+     "parallelism.tensor", "1"),
+    ((HY3,), ["memory.recompute_method=null"], "memory.recompute_method", "uniform"),
+    ((HY3,), ["memory=selective_recompute", "memory.recompute_modules=[core_attention]"],
+     "memory.recompute_modules", "core_attn"),
+    ((HY3,), ["model.transformer_config.account_for_loss_in_pipeline_split=true"],
+     PASSED + "account_for_loss_in_pipeline_split", "9 or 27"),
+    ((HY3,), ["+verl." + CONFIG + "account_for_loss_in_pipeline_split=true"],
+     PASSED + "account_for_loss_in_pipeline_split", "leave it out"),
+    ((HY3,), ["+verl." + CONFIG + "moe_router_score_function=softmax"],
+     PASSED + "moe_router_score_function", "sigmoid"),
+    ((HY3,), ["+verl." + CONFIG + "moe_token_dispatcher_type=allgather"],
+     PASSED + "moe_token_dispatcher_type", "alltoall"),
+    ((HY3,), [f"+verl.{CONFIG}moe_shared_expert_overlap=true", f"+verl.{CONFIG}moe_token_dispatcher_type=flex"],
+     PASSED + "moe_shared_expert_overlap", "leave it out"),
+    ((HY3,), ["+verl." + CONFIG + "overlap_moe_expert_parallel_comm=true"],
+     PASSED + "overlap_moe_expert_parallel_comm", "leave it out"),
+    ((HY3,), ["cluster.nodes=24", "cluster.gpus_per_node=12", "rollout.tensor=16", "parallelism.pipeline=4",
+              "parallelism.context=8"], "rollout.tensor * data", "12"),
+    ((HY3,), ["cluster.nodes=24", "cluster.gpus_per_node=12", "rollout.tensor=8", "rollout.data=3",
+              "parallelism.pipeline=4"], "rollout.tensor", "4"),
+    ((HY3, "model.shape.num_experts=8"), ["parallelism.expert=8"], "rollout.tensor", "at most 8"),
+    ((), ["algorithm=remax", "rollout.agent_workers=3"], "rollout.agent_workers", "2, 4"),
+    ((), ["tracking.loggers=[wanddb]"], "tracking.loggers", "wandb"),
+    ((), ["tracking.loggers=[rl_insight]", "trainer.verl=0.9.0"], "tracking.loggers", "wandb"),
+    ((HY3,), ["+verl.actor_rollout_ref.rollout.mode=sync"], "verl.actor_rollout_ref.rollout.mode", "leave it out"),
+    ((HY3,), ["+verl.actor_rollout_ref.rollout.enable_chunked_prefill=false", "rollout.max_num_batched_tokens=4096"],
+     "verl.actor_rollout_ref.rollout.enable_chunked_prefill", "10240"),
+    ((HY3,), ["+verl.actor_rollout_ref.model.lora_rank=12"], "verl.actor_rollout_ref.model.lora_rank", "16"),
+    ((HY3,), ["+verl.actor_rollout_ref.actor.megatron.sequence_parallel=false", "parallelism.tensor=2",
+              "parallelism.context=4"], "verl.actor_rollout_ref.actor.megatron.sequence_parallel", "leave it out"),
+    ((HY3,), ["+verl.ray_kwargs.ray_init.num_cpus=8"], "verl.ray_kwargs.ray_init.num_cpus", "cpus_per_node"),
+    ((HY3,), ["+verl.reward.reward_model.enable=true"], "verl.reward.reward_model.enable", "rollout.name"),
+    ((HY3,), ["memory.use_remove_padding=false"], "memory.use_fused_kernels", "use_remove_padding"),
     ((), ["parallelism.context=2"], "parallelism.context", "1"),
     ((), ["parallelism.tensor=2"], "parallelism.tensor", "leave it at 1"),
     ((), ["algorithm.kl_loss_coef=0.01"], "algorithm.kl_loss_coef", "leave it"),
@@ -158,3 +238,39 @@ def test_the_nearest_divisors() -> None:
 
 def test_every_rule_says_what_it_knows() -> None:
     assert len({rule.__name__ for rule in RULES}) == len(RULES)
+
+
+UNUSUAL = [
+    ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
+    ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
+    ((HY3,), ["algorithm=gpg", "trainer.mini_batch_size=32"], "algorithm.loss_mode", "use_kl_loss"),
+    ((HY3,), ["rollout.dtype=float16", "rollout.correction_is=null", "rollout.correction_is_threshold='2.0'"],
+     "rollout.correction_is", "token"),
+    ((HY3,), ["trainer.save_every=-1"], "trainer.save_every", "20"),
+    ((HY3,), ["trainer.max_prompt_length=32", "trainer.max_response_length=64", "rollout.max_model_len=96",
+              "reward.overlong_buffer_len=8"], "parallelism.tensor * context", "fewer"),
+    ((HY3,), ["rollout.temperature=0.3"], "rollout.temperature", "0.9"),
+    ((HY3,), ["algorithm.use_kl_loss=true", "algorithm.kl_loss_coef=0"], "algorithm.kl_loss_coef", "use_kl_loss=false"),
+    ((HY3,), ["algorithm=ppo"], "algorithm.critic_path", "smaller critic"),
+    ((HY3,), ["algorithm=opo", "trainer.mini_batch_size=64"], "trainer.mini_batch_size", "128"),
+    ((HY3,), ["trainer.validate_every=-1", "trainer.validate_before=false"], "trainer.validate_every", "steps"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("good", "change", "key", "cure"), UNUSUAL, ids=[u[2] for u in UNUSUAL])
+def test_what_is_legal_and_unusual_is_a_warning(trial_of, good, change, key, cure) -> None:
+    problems = check_trial(trial_of(*good, *change))
+    assert errors(problems) == []
+    found = {p.key: p for p in problems}
+    assert key in found, found
+    assert cure in found[key].cure
+
+
+def test_every_rule_finds_something(trial_of) -> None:
+    """No rule is there in vain: each yields a problem for one of the mutations above."""
+    silent = set(RULES)
+    for good, change, *_ in [*BROKEN, *UNUSUAL]:
+        trial = trial_of(*good, *change)
+        with contextlib.suppress(BadInput):  # of a trainer.verl that is not there: no rule is asked then
+            silent -= {rule for rule in RULES if rule in silent and [*rule(trial)]}
+    assert {rule.__name__ for rule in silent} <= {"versions_fit", "reward_function_is_there"}, "tested apart"

@@ -1,0 +1,145 @@
+"""Batches, token budgets and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hysweep.check.numbers import data_parallel, divisors
+from hysweep.compile import uses_v1
+from hysweep.schema import Problem, Severity, Stage, Trial
+
+
+def mini_batches_fill_batch(t: Trial) -> Iterator[Problem]:
+    """mini <= train and train % mini == 0; with dynamic batching verl pads with dummy samples instead."""
+    train, mini = t.trainer.train_batch_size, t.trainer.mini_batch_size
+    if train % mini:
+        yield Problem(
+            "trainer.mini_batch_size",
+            mini,
+            f"must divide trainer.train_batch_size = {train}",
+            f"try {divisors(train, mini)}",
+            Stage.UPDATE,
+        )
+
+
+def mini_batch_splits_over_ranks(t: Trial) -> Iterator[Problem]:
+    """mini * n % data parallel ranks == 0; verl multiplies the mini batch by the group size."""
+    ranks, samples = data_parallel(t), t.trainer.mini_batch_size * t.rollout.n
+    if ranks and samples % ranks:
+        up = -(-samples // ranks) * ranks
+        yield Problem(
+            "trainer.mini_batch_size * rollout.n",
+            samples,
+            f"must be a multiple of the {ranks} data parallel ranks",
+            f"try a product of {up}",
+            Stage.UPDATE,
+        )
+
+
+def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
+    """budget * context >= prompt + response, for the update and for log-probabilities; dies mid-update."""
+    if not t.trainer.use_dynamic_batch:
+        return
+    longest = t.trainer.max_prompt_length + t.trainer.max_response_length
+    context = t.parallelism.context if t.parallelism.engine == "megatron" else 1
+    for name in ("max_token_len_per_gpu", "log_prob_max_token_len_per_gpu"):
+        budget = getattr(t.trainer, name)
+        if budget * context < longest:
+            yield Problem(
+                f"trainer.{name}",
+                budget,
+                f"times context = {context} is below prompt + response = {longest}",
+                f"give at least {-(-longest // context)}",
+                Stage.UPDATE,
+            )
+
+
+def micro_batch_divides(t: Trial) -> Iterator[Problem]:
+    """Without dynamic batching each rank's share must be a multiple of the micro batch."""
+    if t.trainer.use_dynamic_batch or not (ranks := data_parallel(t)):
+        return
+    micro, samples = t.trainer.micro_batch_size_per_gpu, t.trainer.mini_batch_size * t.rollout.n
+    if samples % ranks == 0 and (samples // ranks) % micro:
+        yield Problem(
+            "trainer.micro_batch_size_per_gpu",
+            micro,
+            f"must divide the {samples // ranks} samples of a rank",
+            f"try {divisors(samples // ranks, micro)}",
+            Stage.UPDATE,
+        )
+
+
+def lengths_fit_engine(t: Trial) -> Iterator[Problem]:
+    """prompt + response <= max_model_len <= max_position_embeddings; verl clamps generation in silence."""
+    longest = t.trainer.max_prompt_length + t.trainer.max_response_length
+    limit = t.model.shape.max_position_embeddings
+    if longest > limit:
+        yield Problem(
+            "trainer.max_prompt_length + max_response_length",
+            longest,
+            f"the model has {limit} positions",
+            f"shorten them by {longest - limit}",
+            Stage.START,
+        )
+    given = t.rollout.max_model_len
+    if t.rollout.engine != "vllm" or given is None:
+        return
+    if given < longest:
+        yield Problem(
+            "rollout.max_model_len",
+            given,
+            f"is below prompt + response = {longest}: answers are cut in silence",
+            f"give at least {longest}, or null",
+            Stage.NEVER,
+        )
+    if given > limit:
+        yield Problem(
+            "rollout.max_model_len",
+            given,
+            f"the model has {limit} positions",
+            f"give at most {limit}",
+            Stage.START,
+        )
+
+
+def samples_split_over_agents(t: Trial) -> Iterator[Problem]:
+    """verl's older trainer hands every agent worker the same number of samples (DataProto.chunk)."""
+    samples, workers = t.trainer.train_batch_size * t.rollout.n, t.rollout.agent_workers
+    if not uses_v1(t) and samples % workers:
+        yield Problem(
+            "rollout.agent_workers",
+            workers,
+            f"must divide the {samples} samples of a step",
+            f"try {divisors(samples, workers)}",
+            Stage.ROLLOUT,
+        )
+
+
+def padding_is_small(t: Trial) -> Iterator[Problem]:
+    """Advice: packed sequences are padded to a multiple of tensor * context * 2 each (verl, megatron/util.py)."""
+    p = t.parallelism
+    multiple = p.tensor * p.context * 2 if p.context > 1 else p.tensor
+    longest = t.trainer.max_prompt_length + t.trainer.max_response_length
+    if p.engine == "megatron" and multiple * 10 > longest:
+        yield Problem(
+            "parallelism.tensor * context",
+            p.tensor * p.context,
+            f"pads each sequence to a multiple of {multiple} tokens, and the longest has {longest}",
+            "use fewer tensor or context ranks for such short sequences",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
+
+
+def checkpoints_are_made(t: Trial) -> Iterator[Problem]:
+    """Advice: a job that is cut off goes on from its last checkpoint, if it has one."""
+    every, steps = t.trainer.save_every, t.trainer.total_steps
+    if t.cluster.launcher != "local" and (every <= 0 or (steps is not None and every > steps)):
+        yield Problem(
+            "trainer.save_every",
+            every,
+            "no checkpoint is made before the end: a job that is cut off begins anew",
+            "20 is usual",
+            Stage.NEVER,
+            Severity.WARNING,
+        )

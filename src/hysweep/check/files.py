@@ -1,0 +1,89 @@
+"""Files that must be there, and what must be in them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from hysweep.compile import (
+    expand,
+    resolve,
+)
+from hysweep.embedded import assets
+from hysweep.schema import Problem, Severity, Stage, Trial, suggest
+
+
+def something_trains(t: Trial) -> Iterator[Problem]:
+    for name in ("train_files", "val_files"):
+        if not getattr(t.data, name):
+            yield Problem(f"data.{name}", "[]", "names no file", "give parquet files, or choose a data= option")
+
+
+def files_exist(t: Trial) -> Iterator[Problem]:
+    """Local files of a local job must be there and be of a kind that verl reads."""
+    named = [(f"data.{n}", f) for n in ("train_files", "val_files") for f in _found(getattr(t.data, n))]
+    if t.reward.function_path is not None:
+        named.append(("reward.function_path", t.reward.function_path))
+    for key, name in [*named, ("model.path", t.model.path)]:
+        if name.startswith("embedded:"):
+            if name.removeprefix("embedded:") not in assets.NAMES:
+                known = [f"embedded:{n}" for n in assets.NAMES]
+                yield Problem(key, name, "is not shipped", suggest(name, known))
+            continue
+        if key == "model.path" and not name.startswith(("/", "~", ".")):
+            continue  # the id of a model on a hub: not ours to look up here
+        if (
+            t.cluster.launcher == "local"
+            and not name.startswith(("pkg://", "hdfs://"))
+            and not Path(resolve(name)).exists()
+        ):
+            yield Problem(key, name, "there is no such file", f"looked for {resolve(name)}", Stage.START)
+        if key.startswith("data.") and Path(name).suffix not in (".parquet", ".json", ".jsonl"):
+            yield Problem(key, name, "verl reads .parquet, .json and .jsonl", "convert it first", Stage.START)
+
+
+def _found(names: list[str]) -> list[str]:
+    """Names as they are given, patterns as the files that match them."""
+    return [found for name in names for found in (expand([name]) if any(c in name for c in "*?[") else [name])]
+
+
+def reward_function_is_there(t: Trial) -> Iterator[Problem]:
+    """The file must define the function: read, not run."""
+    path = t.reward.function_path
+    if path is None or path.startswith(("embedded:", "pkg://")) or not Path(resolve(path)).is_file():
+        return
+    try:
+        tree = ast.parse(Path(resolve(path)).read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError, OSError) as e:
+        yield Problem("reward.function_path", path, f"is no Python that can be read: {e}", "mend it", Stage.ROLLOUT)
+        return
+    names = [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+    names += [
+        target.id
+        for n in tree.body
+        if isinstance(n, ast.Assign)
+        for target in n.targets
+        if isinstance(target, ast.Name)
+    ]
+    names += [a.asname or a.name for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names]
+    if t.reward.function_name not in names:
+        yield Problem(
+            "reward.function_name",
+            t.reward.function_name,
+            f"{path} has no such function",
+            suggest(t.reward.function_name, names) if names else "it defines none",
+            Stage.ROLLOUT,
+        )
+
+
+def something_validates(t: Trial) -> Iterator[Problem]:
+    if t.trainer.validate_every <= 0 and not t.trainer.validate_before:
+        yield Problem(
+            "trainer.validate_every",
+            t.trainer.validate_every,
+            "nothing is ever validated",
+            "give a number of steps",
+            Stage.NEVER,
+            Severity.WARNING,
+        )

@@ -1,0 +1,125 @@
+"""Settings that nothing reads, keys that this verl does not have, versions that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hysweep.check.numbers import either
+from hysweep.check.versions import installed, unfit
+from hysweep.compile import (
+    flatten,
+    ignored,
+    keys_of,
+    moved,
+    requirements,
+    trainer_values,
+)
+from hysweep.schema import Problem, Stage, Trial, suggest
+
+# verl/utils/tracking.py: Tracking.supported_backend
+LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file")
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM: LoRAConfig.max_lora_rank
+
+
+def passed_keys_exist(t: Trial) -> Iterator[Problem]:
+    """`verl` may name any key of this verl that no field of ours sets."""
+    keys, passed = keys_of(t), dict(flatten(t.verl))
+    ours = trainer_values(replace(t, verl={}))
+    for key, value in passed.items():
+        if key in ours:
+            why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
+            yield Problem(f"verl.{key}", value, why, cure)
+        elif history := moved(key):
+            now = " and ".join(f"verl.{name}" for name in history.new)
+            cure = f"use {now}, or the field that sets it" if now else "leave it out"
+            yield Problem(f"verl.{key}", value, history.why, cure, Stage.NEVER)
+        elif key not in keys:
+            yield Problem(f"verl.{key}", value, f"verl {t.trainer.verl} has no such key", suggest(key, keys.defaults))
+    runs_somewhere = t.has_gpu or t.parallelism.engine != "megatron"  # else another rule has said so
+    said = ("algorithm.filter_groups.", "actor_rollout_ref.actor.policy_loss.dro_beta")  # with its reason, above
+    for key in ours if runs_somewhere else ():
+        if key not in keys and not key.startswith(said):
+            yield Problem(key, ours[key], f"verl {t.trainer.verl} has no such key", "choose another trainer.verl")
+
+
+def versions_fit(t: Trial) -> Iterator[Problem]:
+    """What is installed here against what the trial needs, where it runs here; a node checks again at its start."""
+    if t.cluster.launcher == "local":
+        for fault in unfit(requirements(t), installed(requirements(t))):
+            yield Problem(fault.package, fault.version, fault.why, fault.cure, Stage.START)
+
+
+def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
+    """A field that somebody set and that the chosen algorithm, engine or mode never reads."""
+    for leaf in ignored(t):
+        needs = " and ".join(
+            f"{path} = {either('null' if v is None else v for v in alive)}"
+            for path, alive in (leaf.knob.when or {}).items()
+        )
+        default = "null" if leaf.default is None else leaf.default
+        yield Problem(leaf.path, leaf.value, f"has no effect: it needs {needs}", f"leave it at {default}", Stage.NEVER)
+
+
+def loggers_are_known(t: Trial) -> Iterator[Problem]:
+    """verl asserts the name in `fit`, after the models are loaded (verl/utils/tracking.py)."""
+    known = LOGGERS if keys_of(t).version.startswith("0.9.0") else (*LOGGERS, "rl_insight")
+    for name in t.tracking.loggers:
+        if name not in known:
+            yield Problem("tracking.loggers", name, "verl has no such logger", suggest(name, known), Stage.START)
+
+
+def passed_values_are_legal(t: Trial) -> Iterator[Problem]:
+    """Keys that have no field of ours, whose wrong values verl finds late or never."""
+    passed = dict(flatten(t.verl))
+    rollout = "actor_rollout_ref.rollout"
+    if passed.get(f"{rollout}.mode") == "sync":
+        yield Problem(f"verl.{rollout}.mode", "sync", "was removed from verl", "leave it out", Stage.START)
+    if passed.get(f"{rollout}.enable_chunked_prefill") is False and t.rollout.engine == "vllm":
+        longest = t.rollout.max_model_len or t.trainer.max_prompt_length + t.trainer.max_response_length
+        if t.rollout.max_num_batched_tokens < longest:
+            yield Problem(
+                f"verl.{rollout}.enable_chunked_prefill",
+                False,
+                f"needs rollout.max_num_batched_tokens of at least {longest}",
+                f"give rollout.max_num_batched_tokens={longest}, or leave it out",
+                Stage.START,
+            )
+    rank = passed.get("actor_rollout_ref.model.lora_rank", 0)
+    if rank and rank not in LORA_RANKS:
+        cure = f"try one of {', '.join(map(str, LORA_RANKS))}"
+        yield Problem("verl.actor_rollout_ref.model.lora_rank", rank, "is no rank that vLLM serves", cure, Stage.START)
+    if passed.get("actor_rollout_ref.model.mtp.enable") and not t.model.shape.num_nextn_predict_layers:
+        why = f"{t.model.name} has no layers for it"
+        yield Problem("verl.actor_rollout_ref.model.mtp.enable", True, why, "leave it out", Stage.START)
+    sequence = "actor_rollout_ref.actor.megatron.sequence_parallel"
+    if passed.get(sequence) is False and t.parallelism.tensor > 1 and t.model.shape.num_experts:
+        why = "a mixture with tensor ranks needs it"
+        yield Problem(f"verl.{sequence}", False, why, "leave it out", Stage.UPDATE)
+    if "ray_kwargs.ray_init.num_cpus" in passed and passed["ray_kwargs.ray_init.num_cpus"] is not None:
+        why = "Ray refuses it where a cluster is joined, as each trial does"
+        cure = "set cluster.cpus_per_node instead"
+        yield Problem(
+            "verl.ray_kwargs.ray_init.num_cpus", passed["ray_kwargs.ray_init.num_cpus"], why, cure, Stage.START
+        )
+    if passed.get("reward.reward_manager") is not None:
+        why = "replaces the whole node by a word, and the reward loop fails"
+        yield Problem(
+            "verl.reward.reward_manager", passed["reward.reward_manager"], why, "set reward.manager", Stage.ROLLOUT
+        )
+    if passed.get("reward.reward_model.enable"):
+        if not passed.get("reward.reward_model.rollout.name"):
+            why = "needs an engine for the reward model"
+            cure = "give +verl.reward.reward_model.rollout.name=vllm"
+            yield Problem("verl.reward.reward_model.enable", True, why, cure, Stage.COMPOSE)
+        if t.algorithm.use_filter_groups and not passed.get("reward.reward_model.enable_resource_pool"):
+            why = "scores only after groups were replaced"
+            cure = "give it a pool of its own, or set algorithm.use_filter_groups=false"
+            yield Problem("verl.reward.reward_model.enable", True, why, cure, Stage.START)
+
+
+def kernels_are_fused(t: Trial) -> Iterator[Problem]:
+    """Megatron's fused kernels want packed sequences; verl turns them off with a line in the log."""
+    if t.parallelism.engine == "megatron" and t.memory.use_fused_kernels and not t.memory.use_remove_padding:
+        why = "has no effect: verl fuses only with packed sequences"
+        yield Problem("memory.use_fused_kernels", True, why, "set memory.use_remove_padding=true", Stage.NEVER)

@@ -1,0 +1,326 @@
+"""Where a trial runs, and whether its grids fit GPUs and model.
+
+Numbers are of verl 0.9.1 (verl/workers/engine) and Megatron-core 0.16 (parallel_state, the layers' own asserts) unless
+said otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+from typing import Any
+
+from hysweep.check.numbers import divisors, either
+from hysweep.schema import Problem, Stage, Trial, suggest
+
+# Megatron-core 0.16: TransformerConfig.recompute_modules
+RECOMPUTED = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+
+
+def engine_needs_gpu(t: Trial) -> Iterator[Problem]:
+    """Megatron and vLLM are CUDA programs; the embedded server is a CPU one."""
+    if t.has_gpu:
+        if t.rollout.engine == "embedded":
+            yield Problem(
+                "rollout.engine",
+                "embedded",
+                "generates on the CPU, a token at a time",
+                "try rollout=vllm",
+                Stage.NEVER,
+            )
+        return
+    if t.parallelism.engine == "megatron":
+        yield Problem(
+            "parallelism.engine",
+            "megatron",
+            "needs GPUs, and cluster.gpu is null",
+            "name a cluster with GPUs, or try parallelism=single",
+            Stage.START,
+        )
+    if t.rollout.engine == "vllm":
+        yield Problem(
+            "rollout.engine",
+            "vllm",
+            "needs GPUs, and cluster.gpu is null",
+            "name a cluster with GPUs, or try rollout=embedded",
+            Stage.START,
+        )
+    if t.cluster.nodes > 1:
+        yield Problem(
+            "cluster.nodes",
+            t.cluster.nodes,
+            "the embedded rollout server serves one host",
+            "give 1",
+            Stage.START,
+        )
+
+
+def launcher_has_nodes(t: Trial) -> Iterator[Problem]:
+    """The local launcher is this machine."""
+    if t.cluster.launcher == "local" and t.cluster.nodes > 1:
+        yield Problem(
+            "cluster.nodes",
+            t.cluster.nodes,
+            "the local launcher has one node",
+            "give 1, or try cluster=slurm",
+        )
+
+
+def dense_grid_divides_world(t: Trial) -> Iterator[Problem]:
+    """world % (tensor * pipeline * context) == 0; with dynamic batching verl checks it after model load."""
+    p = t.parallelism
+    each = p.tensor * p.pipeline * p.context
+    if p.engine == "megatron" and t.world_size % each:
+        yield Problem(
+            "parallelism.tensor * pipeline * context",
+            each,
+            f"must divide the {t.world_size} GPUs",
+            f"try a product of {divisors(t.world_size, each)}",
+            Stage.START,
+        )
+
+
+def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
+    """world % (expert_tensor * expert * pipeline) == 0; an unset expert_tensor is tensor, not 1."""
+    p = t.parallelism
+    expert_tensor = p.expert_tensor or p.tensor
+    each = expert_tensor * p.expert * p.pipeline
+    if p.engine == "megatron" and t.world_size % each:
+        room = t.world_size // (expert_tensor * p.pipeline)
+        cure = f"try parallelism.expert of {divisors(room, p.expert)}" if room else "ask for more GPUs"
+        if p.expert_tensor is None and p.tensor > 1:
+            cure += f", or parallelism.expert_tensor=1 (unset it is tensor, {p.tensor})"
+        yield Problem(
+            "parallelism.expert_tensor * expert * pipeline",
+            each,
+            f"must divide the {t.world_size} GPUs",
+            cure,
+            Stage.START,
+        )
+
+
+def tensor_divides_model(t: Trial) -> Iterator[Problem]:
+    """Heads must split over tensor ranks, key-value heads split or repeat; feed-forward widths split."""
+    s = t.model.shape
+    sides = [("rollout.tensor", t.rollout.tensor)]
+    if t.parallelism.engine == "megatron":
+        sides.append(("parallelism.tensor", t.parallelism.tensor))
+    for key, tensor in sides:
+        if s.num_attention_heads % tensor:
+            yield Problem(
+                key,
+                tensor,
+                f"must divide num_attention_heads = {s.num_attention_heads}",
+                f"try {divisors(s.num_attention_heads, tensor)}",
+                Stage.START,
+            )
+        elif s.num_key_value_heads % tensor and tensor % s.num_key_value_heads:
+            yield Problem(
+                key,
+                tensor,
+                f"must divide num_key_value_heads = {s.num_key_value_heads}, or be a multiple of it",
+                f"try {divisors(s.num_key_value_heads, tensor)}",
+                Stage.START,
+            )
+
+
+def experts_split(t: Trial) -> Iterator[Problem]:
+    """num_experts % expert == 0, and only a mixture has experts."""
+    s, p = t.model.shape, t.parallelism
+    if p.engine != "megatron" or p.expert == 1:
+        return
+    if not s.num_experts:
+        yield Problem("parallelism.expert", p.expert, f"{t.model.name} has no experts", "give 1", Stage.START)
+    elif s.num_experts % p.expert:
+        yield Problem(
+            "parallelism.expert",
+            p.expert,
+            f"must divide num_experts = {s.num_experts}",
+            f"try {divisors(s.num_experts, p.expert)}",
+            Stage.START,
+        )
+
+
+def layers_split(t: Trial) -> Iterator[Problem]:
+    """Every layer must be built: num_layers % (pipeline * virtual_pipeline) == 0. Megatron drops the rest."""
+    s, p = t.model.shape, t.parallelism
+    if p.engine != "megatron":
+        return
+    if p.virtual_pipeline and p.pipeline == 1:
+        yield Problem(
+            "parallelism.virtual_pipeline",
+            p.virtual_pipeline,
+            "needs more than one pipeline stage",
+            "leave it null, or raise parallelism.pipeline",
+            Stage.START,
+        )
+    given = {"first_stage_layers": p.first_stage_layers, "last_stage_layers": p.last_stage_layers}
+    ends = [count for count in given.values() if count]
+    stages, rest = p.pipeline - len(ends), s.num_layers - sum(ends)
+    if ends and p.pipeline == 1:
+        yield Problem(
+            "parallelism.pipeline",
+            1,
+            "has one stage, of all layers",
+            "leave first and last_stage_layers null",
+            Stage.START,
+        )
+    elif (stages == 0 and rest) or rest < stages or (stages and rest % stages):
+        wish = "parallelism.pipeline" if not ends else f"parallelism.{' and '.join(k for k, v in given.items() if v)}"
+        cure = f"try {divisors(s.num_layers, p.pipeline)}" if not ends else "leave whole stages for the others"
+        if not ends and s.num_layers > p.pipeline > 2:
+            uneven = _uneven(s.num_layers, p.pipeline)
+            cure += f", or parallelism.first_stage_layers={uneven[0]} and last_stage_layers={uneven[1]}"
+        what = f"must divide num_layers = {s.num_layers}"
+        if ends:
+            what = f"leave {rest} of num_layers = {s.num_layers} to {stages} stages: the layers built would be others"
+        yield Problem(wish, ends or p.pipeline, what, cure, Stage.START)
+    else:
+        each = {*ends, *([rest // stages] if stages else [])}
+        if any(layers % (p.virtual_pipeline or 1) for layers in each):
+            layers = min(each)
+            yield Problem(
+                "parallelism.virtual_pipeline",
+                p.virtual_pipeline,
+                f"must divide the {either(sorted(each))} layers of a stage",
+                f"try {divisors(layers, p.virtual_pipeline or 1)}",
+                Stage.START,
+            )
+
+
+def _uneven(layers: int, stages: int) -> tuple[int, int]:
+    """Layers of the first and the last stage so that the others are whole; those that hold embedding and head less."""
+    each = -(-layers // stages)
+    left = layers - each * (stages - 2)
+    while left < 2:
+        each -= 1
+        left = layers - each * (stages - 2)
+    return left - left // 2, left // 2
+
+
+def fsdp_ranks_share_sequences(t: Trial) -> Iterator[Problem]:
+    """Ulysses splits the heads, and needs packed sequences (verl/workers/engine/fsdp/transformer_impl.py)."""
+    p, heads = t.parallelism, t.model.shape.num_attention_heads
+    if p.engine != "fsdp2" or p.context == 1:
+        return
+    if heads % p.context or t.world_size % p.context:
+        yield Problem(
+            "parallelism.context",
+            p.context,
+            f"must divide num_attention_heads = {heads} and the {t.world_size} GPUs",
+            f"try {divisors(gcd(heads, t.world_size), p.context)}",
+            Stage.START,
+        )
+    if not t.memory.use_remove_padding:
+        yield Problem(
+            "memory.use_remove_padding", False, "sequences are shared out only when packed", "give true", Stage.START
+        )
+
+
+def router_settings_travel(t: Trial) -> Iterator[Problem]:
+    """Hy3's router under any trainer: its bias is used, frozen, and nothing balances the experts' load."""
+    needed = {
+        "moe_router_enable_expert_bias": True,
+        "moe_router_bias_update_rate": 0,
+        "moe_router_load_balancing_type": "none",
+        "moe_grouped_gemm": True,
+    }
+    if t.model.model_type != "hy_v3" or t.parallelism.engine != "megatron":
+        return
+    for key, value in needed.items():
+        given = t.model.transformer_config.get(key)
+        if given != value:
+            yield Problem(
+                f"model.transformer_config.{key}",
+                given,
+                "is not what Hy3's router was trained with",
+                f"give {value}, or choose model=hy3 and set model.path",
+                Stage.NEVER,
+            )
+
+
+def widths_split(t: Trial) -> Iterator[Problem]:
+    """Feed-forward widths divide over tensor ranks, an expert's over the experts' own."""
+    s, p = t.model.shape, t.parallelism
+    if p.engine != "megatron":
+        return
+    expert_tensor = p.expert_tensor or p.tensor
+    dense_layers = s.first_dense_layers if s.num_experts else s.num_layers
+    for key, ranks, name, width in (
+        ("parallelism.tensor", p.tensor, "intermediate_size", s.intermediate_size if dense_layers else 0),
+        ("parallelism.expert_tensor", expert_tensor, "moe_intermediate_size", s.moe_intermediate_size),
+    ):
+        if width % ranks:
+            cure = f"try {divisors(width, ranks)}"
+            yield Problem(key, ranks, f"must divide {name} = {width}", cure, Stage.START)
+
+
+def recomputation_is_whole(t: Trial) -> Iterator[Problem]:
+    """full needs to know which layers; selective takes modules of a closed list (Megatron's TransformerConfig)."""
+    m = t.memory
+    if t.parallelism.engine != "megatron":
+        return
+    if m.recompute_granularity == "full":
+        for name, cure in (("recompute_method", "uniform"), ("recompute_num_layers", 1)):
+            if getattr(m, name) is None:
+                yield Problem(f"memory.{name}", None, "full recomputation needs it", f"{cure} is usual", Stage.START)
+    for module in m.recompute_modules or ():
+        if module not in RECOMPUTED:
+            yield Problem(
+                "memory.recompute_modules",
+                module,
+                "can not be recomputed alone",
+                suggest(module, RECOMPUTED),
+                Stage.START,
+            )
+    if "moe_act" in (m.recompute_modules or ()) and transformer_config(t).get("moe_grouped_gemm") is False:
+        yield Problem("memory.recompute_modules", "moe_act", "needs moe_grouped_gemm", "leave it out", Stage.START)
+
+
+def transformer_fields_agree(t: Trial) -> Iterator[Problem]:
+    """Fields of Megatron's TransformerConfig that are passed on by name, and what they exclude."""
+    given, p, s = transformer_config(t), t.parallelism, t.model.shape
+    node = "verl.actor_rollout_ref.actor.megatron.override_transformer_config"
+    if p.engine != "megatron":
+        return
+    ends = p.first_stage_layers or p.last_stage_layers
+    flags = [
+        f for f in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split") if given.get(f)
+    ]
+    if flags and ends:
+        yield Problem(f"{node}.{flags[0]}", True, "and layers of the ends exclude each other", "keep one", Stage.START)
+    elif flags and (s.num_layers + len(flags)) % p.pipeline:
+        whole = s.num_layers + len(flags)
+        yield Problem(
+            f"{node}.{flags[0]}",
+            True,
+            f"makes {whole} of {s.num_layers} layers, which {p.pipeline} stages must divide",
+            f"leave it out, or try parallelism.pipeline of {divisors(whole, p.pipeline)}",
+            Stage.START,
+        )
+    if given.get("moe_router_enable_expert_bias") and given.get("moe_router_score_function", "sigmoid") != "sigmoid":
+        yield Problem(
+            f"{node}.moe_router_score_function",
+            given["moe_router_score_function"],
+            "does not go with an expert bias",
+            "give sigmoid",
+            Stage.START,
+        )
+    dispatcher = given.get("moe_token_dispatcher_type", "alltoall")
+    if dispatcher == "allgather":
+        why = "takes no sequences of different length, which verl always sends"
+        yield Problem(f"{node}.moe_token_dispatcher_type", dispatcher, why, "give alltoall", Stage.START)
+    if given.get("moe_shared_expert_overlap") and dispatcher != "alltoall":
+        why = "works with the alltoall dispatcher alone"
+        yield Problem(f"{node}.moe_shared_expert_overlap", True, why, "leave it out", Stage.START)
+    if given.get("overlap_moe_expert_parallel_comm") and t.memory.recompute_granularity == "full":
+        why = "goes with no full recomputation"
+        yield Problem(f"{node}.overlap_moe_expert_parallel_comm", True, why, "leave it out", Stage.START)
+
+
+def transformer_config(t: Trial) -> dict[str, Any]:
+    """Fields of Megatron's TransformerConfig that are named: by the model, and passed on."""
+    node: Any = t.verl
+    for name in ["actor_rollout_ref", "actor", "megatron", "override_transformer_config"]:
+        node = node.get(name, {}) if isinstance(node, dict) else {}
+    return t.model.transformer_config | (node if isinstance(node, dict) else {})
