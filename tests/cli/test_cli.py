@@ -114,6 +114,12 @@ def test_check_looks_at_every_trial_of_a_sweep() -> None:
     assert [p["point"] for p in looked if not p["is_feasible"]] == [{"algorithm": "gspo", "algorithm.clip_ratio_c": 10}]
 
 
+def test_a_problem_with_a_list_is_told_as_any_other() -> None:
+    answer = hysweep("check", "algorithm=gdpo", "algorithm.gdpo_reward_keys=[a,b]", "algorithm.gdpo_reward_weights=[1]")
+    assert (answer.returncode, answer.stderr) == (1, "")
+    assert "problem: algorithm.gdpo_reward_weights = [1.0]: are not as many" in answer.stdout
+
+
 def test_warnings_stop_only_the_strict() -> None:
     words = ("check", "rollout.temperature=0.3")
     assert hysweep(*words).returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from hysweep.check import errors, examine
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer
 from hysweep.compose.composer import all_leaves, trial_yaml
-from hysweep.schema import BadInput, Problem, Severity, Trial, trial_id
+from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, trial_id
 from hysweep.study import Definition, Preview, define, preview
 from hysweep.track import AttemptDirectory
 
@@ -135,26 +136,56 @@ def doctor(as_json: bool) -> int:
     return 1 if broken else 0
 
 
+LATE = {
+    Stage.COMPOSE: "the trainer refuses it",
+    Stage.NEVER: "the trainer would say nothing",
+    Stage.START: "it would fail at start",
+    Stage.ROLLOUT: "it would fail after the first rollout",
+    Stage.UPDATE: "it would fail at the first update",
+}
+
+
 def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
-    """Every problem once, with the number of trials that have it and the first point where it shows."""
-    seen: dict[Problem, list[Preview]] = {}
+    """Every problem once, with the number of trials that have it and the first point where it shows.
+
+    A table where a person looks, a line each where a program reads.
+    """
+    seen: dict[str, tuple[Problem, list[Preview]]] = {}
     for p in looked:
         for problem in p.problems:
-            seen.setdefault(problem, []).append(p)
-    for problem, where in seen.items():
-        at = ""
-        if len(looked) > 1:
-            at = f"  [{len(where)} of {len(looked)} trials" + (
-                f", as {_point(where[0].point)}]" if len(where) < len(looked) else "]"
-            )
+            seen.setdefault(f"{problem.severity} {problem}", (problem, []))[1].append(p)
+    rows = [(problem, _where(looked, where)) for problem, where in seen.values()]
+    if rows and (sys.stderr if err else sys.stdout).isatty():
+        _print_table(rows, err)
+        return
+    for problem, where in rows:
         word = "warning" if problem.severity is Severity.WARNING else "problem"
-        late = {"never": "the trainer would say nothing", "compose": "the trainer refuses it"}.get(
-            problem.stage, f"it would fail at {problem.stage}"
-        )
-        click.echo(
-            f"{click.style(word, fg='yellow' if word == 'warning' else 'red')}: {problem} ({late}){at}",
-            err=err,
-        )
+        at = f"  [{where}]" if where else ""
+        click.echo(f"{word}: {problem} ({LATE[problem.stage]}){at}", err=err)
+
+
+def _where(looked: Sequence[Preview], where: Sequence[Preview]) -> str:
+    if len(looked) == 1:
+        return ""
+    first = f", as {_point(where[0].point)}" if len(where) < len(looked) else ""
+    return f"{len(where)} of {len(looked)} trials{first}"
+
+
+def _print_table(rows: Sequence[tuple[Problem, str]], err: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for problem, where in rows:
+        is_warning = problem.severity is Severity.WARNING
+        mark = Text("warning", "yellow") if is_warning else Text("problem", "red")
+        what = Text(f"{problem.key} = {problem.value}\n", "bold")
+        late = Text(LATE[problem.stage] + (f" ({where})" if where else ""), "dim")
+        table.add_row(mark, Text.assemble(what, f"{problem.why}\n", (f"{problem.cure}\n", "green"), late))
+    Console(stderr=err).print(table)
 
 
 def _first_trial(definition: Definition, composer: Composer) -> Trial | None:
