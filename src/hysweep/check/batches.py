@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hysweep.check import legal
 from hysweep.check.numbers import data_parallel, divisors
 from hysweep.compile import uses_v1
 from hysweep.schema import Problem, Severity, Stage, Trial
@@ -25,7 +26,7 @@ def mini_batches_fill_batch(t: Trial) -> Iterator[Problem]:
 def mini_batch_splits_over_ranks(t: Trial) -> Iterator[Problem]:
     """mini * n % data parallel ranks == 0; verl multiplies the mini batch by the group size."""
     ranks, samples = data_parallel(t), t.trainer.mini_batch_size * t.rollout.n
-    if ranks and samples % ranks:
+    if ranks and not legal.batch_splits(samples, ranks):
         up = -(-samples // ranks) * ranks
         yield Problem(
             "trainer.mini_batch_size * rollout.n",
@@ -44,7 +45,7 @@ def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
     context = t.parallelism.context if t.parallelism.engine == "megatron" else 1
     for name in ("max_token_len_per_gpu", "log_prob_max_token_len_per_gpu"):
         budget = getattr(t.trainer, name)
-        if budget * context < longest:
+        if not legal.budget_holds(budget, context, longest):
             yield Problem(
                 f"trainer.{name}",
                 budget,

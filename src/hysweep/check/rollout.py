@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from hysweep.check import legal
 from hysweep.check.numbers import divisors, either
 from hysweep.compile import (
     uses_v1,
@@ -146,6 +147,8 @@ def replica_fits_nodes(t: Trial) -> Iterator[Problem]:
     r, per_node = t.rollout, t.cluster.gpus_per_node
     whole = r.tensor * r.data
     in_node = min(per_node, whole)
+    if legal.replica_fills(whole, per_node, r.tensor, r.data):
+        return
     if whole % in_node:
         yield Problem(
             "rollout.tensor * data",
@@ -154,7 +157,7 @@ def replica_fits_nodes(t: Trial) -> Iterator[Problem]:
             f"try {per_node * max(1, round(whole / per_node))}",
             Stage.START,
         )
-    elif r.data > 1 and per_node % r.tensor:
+    else:
         yield Problem(
             "rollout.tensor",
             r.tensor,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import gcd
 from typing import Any
 
+from hysweep.check import legal
 from hysweep.check.numbers import divisors, either
 from hysweep.schema import Problem, Stage, Trial, suggest
 
@@ -70,7 +71,7 @@ def dense_grid_divides_world(t: Trial) -> Iterator[Problem]:
     """world % (tensor * pipeline * context) == 0; with dynamic batching verl checks it after model load."""
     p = t.parallelism
     each = p.tensor * p.pipeline * p.context
-    if p.engine == "megatron" and t.world_size % each:
+    if p.engine == "megatron" and not legal.dense_grid(t.world_size, p.tensor, p.pipeline, p.context):
         yield Problem(
             "parallelism.tensor * pipeline * context",
             each,
@@ -85,7 +86,7 @@ def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
     p = t.parallelism
     expert_tensor = p.expert_tensor or p.tensor
     each = expert_tensor * p.expert * p.pipeline
-    if p.engine == "megatron" and t.world_size % each:
+    if p.engine == "megatron" and not legal.expert_grid(t.world_size, expert_tensor, p.expert, p.pipeline):
         room = t.world_size // (expert_tensor * p.pipeline)
         cure = f"try parallelism.expert of {divisors(room, p.expert)}" if room else "ask for more GPUs"
         if p.expert_tensor is None and p.tensor > 1:
@@ -106,6 +107,8 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
     if t.parallelism.engine == "megatron":
         sides.append(("parallelism.tensor", t.parallelism.tensor))
     for key, tensor in sides:
+        if legal.heads_split(s.num_attention_heads, s.num_key_value_heads, tensor):
+            continue
         if s.num_attention_heads % tensor:
             yield Problem(
                 key,
@@ -114,7 +117,7 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
                 f"try {divisors(s.num_attention_heads, tensor)}",
                 Stage.START,
             )
-        elif s.num_key_value_heads % tensor and tensor % s.num_key_value_heads:
+        else:
             yield Problem(
                 key,
                 tensor,
@@ -131,7 +134,7 @@ def experts_split(t: Trial) -> Iterator[Problem]:
         return
     if not s.num_experts:
         yield Problem("parallelism.expert", p.expert, f"{t.model.name} has no experts", "give 1", Stage.START)
-    elif s.num_experts % p.expert:
+    elif not legal.experts_split(s.num_experts, p.expert):
         yield Problem(
             "parallelism.expert",
             p.expert,
@@ -165,7 +168,7 @@ def layers_split(t: Trial) -> Iterator[Problem]:
             "leave first and last_stage_layers null",
             Stage.START,
         )
-    elif (stages == 0 and rest) or rest < stages or (stages and rest % stages):
+    elif not legal.stages_split(s.num_layers, p.pipeline, p.first_stage_layers or 0, p.last_stage_layers or 0):
         wish = "parallelism.pipeline" if not ends else f"parallelism.{' and '.join(k for k, v in given.items() if v)}"
         cure = f"try {divisors(s.num_layers, p.pipeline)}" if not ends else "leave whole stages for the others"
         if not ends and s.num_layers > p.pipeline > 2:
@@ -250,7 +253,7 @@ def widths_split(t: Trial) -> Iterator[Problem]:
         ("parallelism.tensor", p.tensor, "intermediate_size", s.intermediate_size if dense_layers else 0),
         ("parallelism.expert_tensor", expert_tensor, "moe_intermediate_size", s.moe_intermediate_size),
     ):
-        if width % ranks:
+        if not legal.width_splits(width, ranks):
             cure = f"try {divisors(width, ranks)}"
             yield Problem(key, ranks, f"must divide {name} = {width}", cure, Stage.START)
 
