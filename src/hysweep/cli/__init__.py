@@ -97,6 +97,35 @@ def check(overrides: tuple[str, ...], strict: bool, as_json: bool, config_dirs: 
     sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], strict, as_json))
 
 
+@hysweep.command(epilog="Example: hysweep estimate experiment=hy3_dapo_math memory.use_fused_kernels=false")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page with bars too."
+)
+@click.option(
+    "--calibrate", is_flag=True, help="Take DIRs of runs instead: compare with what verl measured, keep the factor."
+)
+@click.option("--no-calibration", is_flag=True, help="Leave out a factor that was kept.")
+@JSON
+@SWEEP
+@CONFIG_DIR
+@OVERRIDES
+def estimate(
+    overrides: tuple[str, ...],
+    html: Path | None,
+    calibrate: bool,
+    no_calibration: bool,
+    as_json: bool,
+    config_dirs: tuple[str, ...],
+) -> None:
+    """Say what memory a trial needs, by phase and part, and whether it fits: training, rollout, resume."""
+    from hysweep.cli.estimate import calibrate as compare
+    from hysweep.cli.estimate import estimate as answer
+
+    if calibrate:
+        sys.exit(compare(list(overrides), as_json))
+    sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], as_json, html, not no_calibration))
+
+
 @hysweep.command(epilog="Example: hysweep plan sweep=hy3_algorithms")
 @JSON
 @SWEEP
@@ -107,6 +136,29 @@ def plan(overrides: tuple[str, ...], as_json: bool, config_dirs: tuple[str, ...]
     from hysweep.cli.desk import plan as answer
 
     sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], as_json))
+
+
+@hysweep.command(epilog="Example: hysweep layouts experiment=hy3_dapo_math --sort kv_sequences")
+@click.option("--sort", default="seconds", metavar="COLUMN", help="seconds, margin_gib, kv_sequences, longest, ...")
+@click.option("--top", default=10, type=click.IntRange(1, 1000), help="How many to show, or to sweep.")
+@click.option("--any-nodes", is_flag=True, help="Also on fewer nodes than the cluster's.")
+@click.option("--sweep", type=click.Path(path_type=Path), metavar="DIR/sweep/NAME.yaml", help="Write a sweep of them.")
+@JSON
+@CONFIG_DIR
+@OVERRIDES
+def layouts(
+    overrides: tuple[str, ...],
+    sort: str,
+    top: int,
+    any_nodes: bool,
+    sweep: Path | None,
+    as_json: bool,
+    config_dirs: tuple[str, ...],
+) -> None:
+    """Find parallel layouts that are legal and fit, best first."""
+    from hysweep.cli.layouts import layouts as answer
+
+    sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], sort, top, any_nodes, sweep, as_json))
 
 
 @hysweep.command(epilog="Example: hysweep status outputs/quickstart")
@@ -147,6 +199,23 @@ def report(directory: Path) -> None:
     from hysweep.cli.study import report as answer
 
     answer(directory)
+
+
+@hysweep.command("import", epilog="Example: hysweep import run_grpo.sh -o conf/experiment/my_grpo.yaml")
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to; stdout without it.")
+@click.option("--verl", default="0.9.1", show_default=True, metavar="VERSION", help="The verl that is to run it.")
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A variable that the script reads.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@JSON
+def import_(file: str, output: Path | None, verl: str, given: tuple[str, ...], force: bool, as_json: bool) -> None:
+    """Make an experiment of a launch script of verl, or of a command line on stdin (-). Nothing of it is run.
+
+    The report says what became of each override, and where verl's configuration comes out otherwise.
+    """
+    from hysweep.cli.importing import import_ as answer
+
+    sys.exit(answer(file, output, verl, given, force, as_json))
 
 
 @hysweep.command(epilog="Example: hysweep doctor")

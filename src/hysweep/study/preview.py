@@ -29,7 +29,11 @@ class Preview:
 
 
 def preview(definition: Definition, composer: Composer) -> list[Preview]:
-    """Every point of a small finite space; of any other, the points that `corners` names."""
+    """The named points where they are all there is to run, every point of a small finite space; of any other, the
+    points that `corners` names."""
+    named = [p for p in definition.study.enqueue if set(p) == set(definition.space)]
+    if definition.space and not definition.is_grid and definition.n_trials <= len(named):
+        return [_look(definition, composer, point) for point in named[: definition.n_trials]]
     points = size(definition.space)
     whole = points is not None and points <= ALL_OF_IT
     chosen = grid(definition.space) if whole else corners(definition.space)

@@ -1,0 +1,200 @@
+"""The verb `estimate`: tables, JSON or a page of one trial's memory; and the calibration by runs that were measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import click
+import platformdirs
+from rich.console import Console
+from rich.table import Table
+
+from hysweep.compose import Composer
+from hysweep.compose.composer import load_trial
+from hysweep.estimate import Estimate
+from hysweep.estimate import estimate as estimate_trial
+from hysweep.estimate.calibration import LEAST, METRIC, MOST, Comparison, compare, factor_of
+from hysweep.estimate.memory import PARTS
+from hysweep.estimate.page import page
+from hysweep.estimate.result import PHASES
+from hysweep.schema import BadInput, Cluster, Problem
+from hysweep.track import AttemptDirectory, StudyDirectory, TrialDirectory, read_json, write_json, write_text
+
+
+def estimate(
+    overrides: list[str], config_dirs: Sequence[Path], as_json: bool, html: Path | None, is_calibrated: bool
+) -> int:
+    composition = Composer(config_dirs).compose(overrides)
+    if composition.space:
+        key = next(iter(composition.space))
+        raise BadInput(Problem(key, "varies", "an estimate is of one trial", "give it one value"))
+    trial = composition.trial
+    factor = stored_factor(trial.cluster) if is_calibrated else None
+    found = estimate_trial(trial, factor or 1.0)
+    if html is not None:
+        c = trial.cluster
+        title = f"{trial.model.name} on {c.nodes} × {c.gpus_per_node} {c.gpu}: memory of a GPU, estimated"
+        write_text(html, page(found, title))
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=1))
+    else:
+        _print(found)
+        if factor is not None:
+            click.echo(
+                f"calibrated: torch's part times {factor:.3f}, from {_store()} ({_place(trial.cluster)}); "
+                "--no-calibration leaves it out"
+            )
+    return 0 if found.fits else 1
+
+
+def _print(found: Estimate) -> None:
+    console = Console()
+    for phase in found.phases:
+        of_phase = [u for u in found.uses if u.phase == phase]
+        table = Table(box=None, pad_edge=False, title=f"{PHASES[phase]}, GiB per GPU", title_justify="left")
+        table.add_column("", min_width=18)
+        for u in of_phase:
+            table.add_column("" if u.stage == "all" else u.stage, justify="right", min_width=7)
+        for part in PARTS:
+            if any(part in u.parts for u in of_phase):
+                table.add_row(part, *(f"{u.parts.get(part, 0):.2f}" for u in of_phase))
+        table.add_row("[bold]total[/]", *(f"[bold]{u.total_gib:.2f}[/]" for u in of_phase))
+        table.add_row("[dim]of it torch, at its peak[/]", *(f"[dim]{u.torch_gib:.2f}[/]" for u in of_phase))
+        console.print(table)
+        console.print()
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_column(min_width=18)
+    facts.add_column(overflow="fold")
+    if len(found.stages) > 1:
+        stages = "; ".join(
+            f"{s.name} {s.layers:g} layers, {s.parameters / 1e9:.2f} B parameters a GPU, {s.in_flight:g} in flight"
+            for s in found.stages
+        )
+        facts.add_row("stages", stages)
+    for b in found.budgets:
+        facts.add_row(
+            f"tokens, {PHASES[b.phase]}",
+            f"{b.per_gpu:,} per GPU, {b.per_context_group:,} per context group, "
+            f"longest sequence {b.longest_sequence:,}"
+            + ("" if b.per_context_group >= b.longest_sequence else "  [red]a sequence does not fit[/]"),
+        )
+    if found.cache is not None:
+        c = found.cache
+        facts.add_row(
+            "KV cache",
+            f"{c.gib:.1f} GiB a GPU, {c.bytes_per_token / 1024:.1f} KiB a token there: "
+            f"{c.tokens:,} tokens, {c.sequences:,} sequences at full length a replica, {c.replicas} replicas",
+        )
+    facts.add_row("host memory", f"{found.host_gib_per_node:,.0f} GiB a node, without vLLM's and Ray's own")
+    facts.add_row("checkpoint", f"{found.checkpoint_gib:,.1f} GiB")
+    tightest = found.tightest
+    where = "" if tightest.stage == "all" else f", {tightest.stage} stage"
+    facts.add_row("tightest", f"{PHASES[tightest.phase]}{where}: {tightest.total_gib:.1f} GiB")
+    for v in found.verdicts:
+        word = "[green]fits[/]" if v.fits else "[red]does not fit[/]"
+        facts.add_row(v.group, f"{word}, {v.margin_gib:+.1f} GiB ({v.why})")
+    console.print(facts)
+
+
+def calibrate(directories: list[str], as_json: bool) -> int:
+    """Compare runs with their estimates, and keep each cluster's factor. 1 where no run could be compared."""
+    if not directories:
+        raise BadInput(Problem("--calibrate", "", "no directory is named", "name studies, trials or attempts"))
+    compared: dict[str, list[Comparison]] = {}
+    passed_over: dict[str, str] = {}
+    for attempt in (a for d in directories for a in _attempts(Path(d).absolute())):
+        name = f"{attempt.trial.path.name}/{attempt.number}"
+        peaks = [(step, data[METRIC]) for step, data in attempt.metrics() if _is_size(data.get(METRIC))]
+        try:
+            trial = load_trial(attempt.trial.config_file.read_text(encoding="utf-8"))
+            comparison = compare(name, estimate_trial(trial), peaks)
+        except BadInput as e:
+            passed_over[name] = str(e)
+            continue
+        except Exception as e:  # what a frozen trial of another version may hold is not known
+            passed_over[name] = f"its trial.yaml cannot be read ({type(e).__name__})"
+            continue
+        if comparison is None:
+            passed_over[name] = f"fewer than two steps with {METRIC}"
+        else:
+            compared.setdefault(_place(trial.cluster), []).append(comparison)
+    factors = {place: factor for place, of in compared.items() if (factor := factor_of(of)) is not None}
+    if factors:
+        _keep(factors, compared)
+    if as_json:
+        runs = {place: [asdict(c) | {"error": c.error} for c in of] for place, of in compared.items()}
+        click.echo(json.dumps({"factors": factors, "runs": runs, "passed_over": passed_over}, indent=1))
+    else:
+        _print_comparisons(compared, factors, passed_over)
+    return 0 if factors else 1
+
+
+def _print_comparisons(
+    compared: dict[str, list[Comparison]], factors: dict[str, float], passed_over: dict[str, str]
+) -> None:
+    table = Table(box=None, pad_edge=False)
+    for head in ("run", "largest phase"):
+        table.add_column(head, overflow="fold")
+    for head in ("estimated GiB", "measured GiB", "error"):
+        table.add_column(head, justify="right")
+    for of in compared.values():
+        for c in of:
+            error = f"{c.error:+.1%}" + ("" if c.is_usable else " (left out)")
+            table.add_row(c.name, PHASES[c.phase], f"{c.computed_gib:.2f}", f"{c.measured_gib:.2f}", error)
+    if compared:
+        Console().print(table)
+    for name, why in passed_over.items():
+        click.echo(f"{name}: {why}")
+    for place, factor in factors.items():
+        click.echo(f"{place}: torch's part times {factor:.3f} from now on; kept in {_store()}")
+    for place in compared.keys() - factors.keys():
+        click.echo(f"{place}: no factor, every run is off by more than {LEAST:g} to {MOST:g} times")
+
+
+def _attempts(directory: Path) -> Iterator[AttemptDirectory]:
+    """Those of a study, of a trial, or the one that is named."""
+    study, trial, attempt = StudyDirectory(directory), TrialDirectory(directory), AttemptDirectory(directory)
+    if trials := study.trials():
+        found = [a for t in trials for a in t.attempts()]
+    elif directory.name.isdecimal() and (directory.parent.parent / "trial.yaml").is_file():
+        found = [attempt]
+    else:
+        found = trial.attempts()
+    if not found:
+        raise BadInput(Problem("--calibrate", directory, "holds no attempt", "name a study, a trial or an attempt"))
+    yield from found
+
+
+def _is_size(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _store() -> Path:
+    return platformdirs.user_config_path("hysweep") / "calibration.json"
+
+
+def _place(cluster: Cluster) -> str:
+    """What a factor belongs to: the option of the cluster and the kind of its GPU."""
+    return f"{cluster.name}/{cluster.gpu}"
+
+
+def stored_factor(cluster: Cluster) -> float | None:
+    """The factor of a cluster, or None where none is kept that makes sense."""
+    kept: Any = read_json(_store())
+    entry = kept.get(_place(cluster)) if isinstance(kept, dict) else None
+    factor = entry.get("factor") if isinstance(entry, dict) else None
+    return factor if _is_size(factor) and LEAST <= factor <= MOST else None
+
+
+def _keep(factors: dict[str, float], compared: dict[str, list[Comparison]]) -> None:
+    kept: Any = read_json(_store())
+    entries = kept if isinstance(kept, dict) else {}
+    for place, factor in factors.items():
+        entries[place] = {"factor": factor, "runs": [c.name for c in compared[place] if c.is_usable]}
+    _store().parent.mkdir(parents=True, exist_ok=True)
+    write_json(_store(), entries)

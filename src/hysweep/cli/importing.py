@@ -1,0 +1,163 @@
+"""The verb that reads a launch script: writes the experiment, and says what became of each override."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hysweep.schema import BadInput, Problem
+from hysweep.scripts import Imported, import_script
+
+STDIN = "-"
+
+
+def import_(file: str, output: Path | None, verl: str, given: Sequence[str], force: bool, as_json: bool) -> int:
+    """0: the experiment comes to what the script does; 1: it is written, and something differs or was left out."""
+    if as_json and output is None:
+        raise BadInput(Problem("--json", "stdout", "is where the experiment goes", "add -o FILE"))
+    if output is not None and output.exists() and not force:
+        raise BadInput(Problem("--output", output, "is there already", "give another, or add --force"))
+    imported = import_script(_read(file), file if file != STDIN else "stdin", _label(file, output), verl, _given(given))
+    if output is None:
+        click.echo(imported.text, nl=False)
+    else:
+        _write(output, imported.text)
+    if as_json:
+        click.echo(json.dumps(_as_dict(imported), indent=1, default=str))
+    else:
+        _report(imported, output)
+    return 1 if imported.faults or imported.unmeant else 0
+
+
+def _read(file: str) -> bytes:
+    if file == STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as e:
+        raise BadInput(Problem("FILE", file, (e.strerror or str(e)).lower(), "give a launch script, or -")) from e
+    except ValueError as e:  # a name that no file system has
+        raise BadInput(Problem("FILE", repr(file)[:80], "is no name of a file", "give a launch script, or -")) from e
+
+
+def _label(file: str, output: Path | None) -> str:
+    """What the experiment's own groups are called."""
+    stem = output.stem if output is not None else Path(file).stem if file != STDIN else ""
+    return re.sub(r"[^A-Za-z0-9_\-]+", "_", stem).strip("_-") or "imported"
+
+
+def _given(texts: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for text, (name, is_pair, value) in zip(texts, pairs, strict=True):
+        if not is_pair or not name.isidentifier():
+            raise BadInput(Problem("--set", text, "sets no variable", "write --set NAME=VALUE"))
+        if re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", value):
+            raise BadInput(Problem("--set", repr(text), "holds a control character", "leave it out"))
+    return {name: value for name, _, value in pairs}
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+    ) as part:
+        part.write(text)
+    try:
+        os.chmod(part.name, 0o666 & ~_umask())
+        Path(part.name).replace(path)
+    except OSError:
+        Path(part.name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _as_dict(imported: Imported) -> dict[str, Any]:
+    return {
+        "module": imported.module,
+        "verl": imported.verl,
+        "options": dict(imported.options),
+        "overrides": [asdict(row) for row in imported.rows],
+        "differences": [asdict(d) for d in imported.differences],
+        "notes": [asdict(note) for note in imported.notes],
+        "environment": [{"name": n, "default": d, "line": line} for n, (d, line) in imported.defaults.items()],
+        "needed": [{"name": n, "line": line} for n, line in imported.needed.items()],
+        "is_proven": not imported.faults and not imported.unmeant,
+    }
+
+
+def _report(imported: Imported, output: Path | None) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+
+    def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        found = Table(box=None, pad_edge=False)
+        for head in heads:
+            found.add_column(head, overflow="fold")
+        for row in rows:
+            found.add_row(*row)
+        console.print(found)
+
+    table(
+        ("override", "became", "remark"),
+        [
+            (
+                escape(row.override),
+                escape(row.became or "-"),
+                f"[red]line {row.line}: {escape(row.remark)}[/]" if row.is_fault else escape(row.remark),
+            )
+            for row in imported.rows
+        ],
+    )
+    if imported.differences:
+        console.print("\nwhat comes out otherwise than in the script:")
+        table(
+            ("key", "before", "after", "why"),
+            [
+                (escape(d.key), escape(_short(d.before)), escape(_short(d.after)),
+                 escape(d.why) if d.is_meant else f"[red]different[/] {escape(d.why)}")
+                for d in imported.differences
+            ],
+        )  # fmt: skip
+    for note in imported.notes:
+        click.echo(f"{click.style('note', fg='yellow')}: {note}", err=True)
+    for name, line in imported.needed.items():
+        click.echo(f"{click.style('note', fg='yellow')}: line {line}: {name} is read of the environment, "
+                   "and has no default: export it, or give it with --set", err=True)  # fmt: skip
+    if imported.defaults:
+        click.echo(f"variables with a default: {_defaults(imported.defaults)}", err=True)
+    click.echo(_verdict(imported, output), err=True)
+
+
+def _defaults(defaults: Mapping[str, tuple[str, int]]) -> str:
+    return " ".join(f"{name}={value}" for name, (value, _) in defaults.items())
+
+
+def _verdict(imported: Imported, output: Path | None) -> str:
+    where = f"{output}: " if output is not None else ""
+    count, differing = len(imported.faults), len(imported.unmeant)
+    if not count and not differing:
+        return f"{where}{len(imported.rows)} overrides; verl {imported.verl} comes to the same configuration"
+    return f"{where}{count} of {len(imported.rows)} overrides left out, {differing} keys different"
+
+
+def _short(value: Any) -> str:
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

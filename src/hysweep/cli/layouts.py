@@ -1,0 +1,142 @@
+"""`hysweep layouts`: a table of what fits, a sweep of the best, and how well the order told the speed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hysweep.compose import Composer
+from hysweep.schema import BadInput, Problem
+from hysweep.schema.override import emit
+
+SHOWN = {
+    "rank": "#", "tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "context": "CP", "data": "DP",
+    "expert": "EP", "expert_tensor": "ETP", "rollout_tensor": "rTP", "rollout_data": "rDP", "nodes": "nodes",
+    "seconds": "step", "train_gib": "train", "rollout_gib": "roll", "margin_gib": "free", "kv_sequences": "seqs",
+    "longest": "longest",
+}  # fmt: skip
+
+
+def layouts(
+    overrides: list[str],
+    config_dirs: Sequence[Path],
+    sort: str,
+    top: int,
+    any_nodes: bool,
+    sweep: Path | None,
+    as_json: bool,
+) -> int:
+    from hysweep.layouts.search import as_rows, search
+
+    composition = Composer(config_dirs).compose(overrides)
+    found = search(composition.trial, any_nodes)
+    order = found.order(sort)
+    rows = list(as_rows(found, order, top))
+    if sweep is not None:
+        _write_sweep(sweep, overrides, [found.overrides(int(row)) for row in order[:top]])
+    if as_json:
+        click.echo(json.dumps({"legal": found.legal, "fitting": found.fitting, "layouts": rows}, indent=1))
+        return 0 if rows else 1
+    if rows:
+        _print(rows)
+    card = composition.trial.cluster
+    click.echo(
+        f"{found.legal:,} legal layouts on {composition.trial.world_size} x {card.gpu}, {found.fitting:,} fit in "
+        f"{card.gpu_memory_gib} GiB" + (f"; the best {len(rows)} by {sort}" if rows else "")
+    )
+    if rows:
+        click.echo(
+            "step: seconds, roughly, to rank by. train, roll, free: GiB of a GPU, at the fullest. seqs: whole sequences in "
+            "a replica's\ncache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: of the rollout."
+        )
+        best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
+        click.echo(f"the first: {best}")
+    if sweep is not None and rows:
+        click.echo(f"written: {sweep}; hysweep run -m sweep={sweep.stem} --config-dir {sweep.parent.parent}")
+    return 0 if rows else 1
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = {name: head for name, head in SHOWN.items() if name in rows[0]}
+    if len({row["nodes"] for row in rows}) == 1:
+        del shown["nodes"]
+    for head in shown.values():
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_text(row, name) for name in shown))
+    Console().print(table)
+
+
+def _text(row: dict[str, Any], name: str) -> str:
+    value = row[name]
+    if name == "pipeline" and (row["first_stage_layers"] or row["last_stage_layers"]):
+        return f"{value} ({row['first_stage_layers']}..{row['last_stage_layers']})"
+    return f"{value:.1f}" if isinstance(value, float) else f"{value}"
+
+
+def _write_sweep(path: Path, overrides: list[str], best: list[dict[str, int | None]]) -> None:
+    """A sweep of these layouts for a few steps each, whose objective is the measured throughput."""
+    from hysweep.track.files import write_text
+
+    if path.parent.name != "sweep" or path.suffix != ".yaml":
+        raise BadInput(Problem("--sweep", path, "is no place for a sweep", "give DIR/sweep/NAME.yaml"))
+    if not best:
+        raise BadInput(Problem("--sweep", path, "no layout fits, so there is nothing to sweep", "see hysweep estimate"))
+    if path.exists():
+        raise BadInput(Problem("--sweep", path, "is there already", "give another name, or remove it"))
+    fields = {name: list(dict.fromkeys(layout[name] for layout in best)) for name in best[0]}
+    varied = {name: values for name, values in fields.items() if len(values) > 1}
+    fixed = {name: values[0] for name, values in fields.items() if len(values) == 1}
+    lines = [
+        "# @package _global_",
+        f"# Which of the {len(best)} best layouts is the fastest, by a few steps of each? From",
+        f"# hysweep layouts {' '.join(overrides)}",
+        *_defaults(overrides),
+        "study:",
+        "  metric: perf/throughput",
+        "  direction: maximize",
+        "  reduce: mean_last",
+        "  last: 2",
+        f"  n_trials: {len(best)}",
+        "  enqueue:",
+        *(f"    - {{{', '.join(f'{k}: {emit(v)}' for k, v in layout.items() if k in varied)}}}" for layout in best),
+        "space:",
+        *(f"  {name}: choice({', '.join(map(emit, values))})" for name, values in varied.items()),
+    ]
+    settings: dict[str, Any] = fixed | {
+        "trainer.total_steps": 4,
+        "trainer.validate_before": False,
+        "trainer.validate_every": -1,
+        "trainer.save_every": -1,
+    }
+    settings |= {key: value for key, value in (_assigned(o) for o in overrides) if "." in key}
+    lines += _nested(settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _defaults(overrides: list[str]) -> list[str]:
+    chosen = [_assigned(o) for o in overrides]
+    groups = [f"  - override /{key}: {value}" for key, value in chosen if "." not in key]
+    return ["defaults:", *groups] if groups else []
+
+
+def _assigned(override: str) -> tuple[str, str]:
+    key, _, value = override.lstrip("+").partition("=")
+    return key, value
+
+
+def _nested(settings: dict[str, Any]) -> list[str]:
+    groups: dict[str, list[str]] = {}
+    for key, value in settings.items():
+        group, _, name = key.partition(".")
+        groups.setdefault(group, []).append(f"  {name}: {value if isinstance(value, str) else emit(value)}")
+    return [line for group, lines in groups.items() for line in (f"{group}:", *lines)]

@@ -1,0 +1,136 @@
+"""Every legal layout of a model on a cluster, as columns of numbers: no memory, no cost yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hysweep.check import legal
+from hysweep.schema import Trial
+
+Column = NDArray[np.int64]
+
+TRAINING = (
+    "tensor",
+    "pipeline",
+    "first_stage_layers",
+    "last_stage_layers",
+    "virtual_pipeline",
+    "context",
+    "expert",
+    "expert_tensor",
+    "data",
+)
+MOST_CHUNKS = 8  # virtual stages of a stage: more of them cost more sends than they save waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Columns of one length, by name; a count of layers of 0 is one that is not set, as for even stages."""
+
+    columns: dict[str, Column]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    def where(self, chosen: NDArray[np.bool_]) -> Grid:
+        return Grid({name: column[chosen] for name, column in self.columns.items()})
+
+
+def training_grid(t: Trial) -> Grid:
+    """The layouts of training: those that Megatron takes for this model, world, batch and lengths.
+
+    A number of stages that does not divide the layers is there with shorter ends (first and last stage), evenly as can
+    be. Tensor ranks stay within a node. The token budget is the trial's own.
+    """
+    world, s = t.world_size, t.model.shape
+    longest = t.trainer.max_prompt_length + t.trainer.max_response_length
+    ranks = _divisors(world)
+    tensors = ranks[ranks <= t.cluster.gpus_per_node]
+    pipes = _pipelines(ranks[ranks <= s.num_layers], s.num_layers)
+    experts = _divisors(s.num_experts) if s.num_experts else np.ones(1, np.int64)
+    grid = _product({"tensor": tensors, "pipe": np.arange(len(pipes)), "context": ranks})
+    for i, name in enumerate(("pipeline", "first_stage_layers", "last_stage_layers", "virtual_pipeline")):
+        grid[name] = pipes[grid["pipe"], i]
+    del grid["pipe"]
+    dense_layers = s.first_dense_layers if s.num_experts else s.num_layers
+    fits = (
+        legal.dense_grid(world, grid["tensor"], grid["pipeline"], grid["context"])
+        & legal.heads_split(s.num_attention_heads, s.num_key_value_heads, grid["tensor"])
+        & legal.width_splits(s.intermediate_size if dense_layers else 0, grid["tensor"])
+        & legal.budget_holds(t.trainer.max_token_len_per_gpu, grid["context"], longest)
+        & legal.budget_holds(t.trainer.log_prob_max_token_len_per_gpu, grid["context"], longest)
+    )
+    grid = {name: column[fits] for name, column in grid.items()}
+    grid["data"] = world // (grid["tensor"] * grid["pipeline"] * grid["context"])
+    fits = legal.batch_splits(t.trainer.mini_batch_size * t.rollout.n, grid["data"])
+    grid = {name: column[fits] for name, column in grid.items()}
+    # each with every way to lay out the experts
+    ways = _product({"expert": experts, "expert_tensor": ranks[ranks <= t.cluster.gpus_per_node]})
+    if not s.num_experts:
+        ways = {name: column[:1] for name, column in ways.items()}
+    count, each = len(ways["expert"]), len(grid["tensor"])
+    grid = {name: np.repeat(column, count) for name, column in grid.items()}
+    grid |= {name: np.tile(column, each) for name, column in ways.items()}
+    fits = (
+        legal.expert_grid(world, grid["expert_tensor"], grid["expert"], grid["pipeline"])
+        & legal.experts_split(s.num_experts, grid["expert"])
+        & legal.width_splits(s.moe_intermediate_size, grid["expert_tensor"])
+    )
+    return Grid({name: grid[name][fits] for name in TRAINING})
+
+
+def rollout_grid(t: Trial) -> Grid:
+    """The replicas of the rollout engine that fill the GPUs and split the model."""
+    world, s = t.world_size, t.model.shape
+    grid = _product({"rollout_tensor": _divisors(world), "rollout_data": _divisors(world)})
+    tensor, data = grid["rollout_tensor"], grid["rollout_data"]
+    experts = tensor <= s.num_experts if s.num_experts and t.model.model_type == "hy_v3" else tensor > 0
+    fits = (
+        legal.replica_fills(world, t.cluster.gpus_per_node, tensor, data)
+        & legal.heads_split(s.num_attention_heads, s.num_key_value_heads, tensor)
+        & experts
+    )
+    return Grid({name: column[fits] for name, column in grid.items()})
+
+
+def crossed(one: Grid, other: Grid) -> Grid:
+    """Each row of one beside each row of the other."""
+    columns = {name: np.repeat(column, len(other)) for name, column in one.columns.items()}
+    return Grid(columns | {name: np.tile(column, len(one)) for name, column in other.columns.items()})
+
+
+def _pipelines(stages: Column, layers: int) -> Column:
+    """Rows of (stages, layers of the first, of the last, virtual stages)."""
+    rows = []
+    for count in map(int, stages):
+        if layers % count == 0:
+            each = layers // count
+            chunks = [c for c in range(1, min(each, MOST_CHUNKS) + 1) if legal.chunks_split(layers, count, c)]
+            rows += [(count, 0, 0, c) for c in chunks]
+        elif count > 2:
+            # whole stages in the middle; what is left goes to the ends, which also hold embedding and head
+            each = -(-layers // count)
+            left = layers - each * (count - 2)
+            while left < 2:
+                each -= 1
+                left = layers - each * (count - 2)
+            first, last = left - left // 2, left // 2
+            if legal.stages_split(layers, count, first, last):
+                rows.append((count, first, last, 1))
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def _divisors(number: int) -> Column:
+    return np.array([n for n in range(1, number + 1) if number % n == 0], np.int64)
+
+
+def _product(columns: dict[str, Column]) -> dict[str, Column]:
+    """Every combination, a column each."""
+    crossed = np.meshgrid(*columns.values(), indexing="ij")
+    return {name: column.ravel() for name, column in zip(columns, crossed, strict=True)}

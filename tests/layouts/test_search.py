@@ -1,0 +1,115 @@
+"""What `layouts` offers is what `check` lets pass, and nothing that check lets pass is left out."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hysweep.check import check_trial, errors, legal
+from hysweep.estimate import estimate
+from hysweep.layouts.grid import crossed, rollout_grid, training_grid
+from hysweep.layouts.search import FIELDS, search
+from hysweep.schema import BadInput, Trial
+
+HY3 = "experiment=hy3_dapo_math"
+
+
+@pytest.fixture(scope="module")
+def hy3(trial_of) -> Trial:
+    return trial_of(HY3)
+
+
+def laid_out(trial: Trial, overrides: dict[str, int | None]) -> Trial:
+    for field, value in overrides.items():
+        group, name = field.split(".")
+        trial = replace(trial, **{group: replace(getattr(trial, group), **{name: value})})
+    return trial
+
+
+def test_every_layout_that_is_offered_passes_check_and_fits(hy3: Trial) -> None:
+    found = search(hy3)
+    assert found.legal > found.fitting > 1000
+    for row in random.Random(1).sample(range(found.fitting), 60):
+        trial = laid_out(hy3, found.overrides(row))
+        assert errors(check_trial(trial)) == [], found.overrides(row)
+        looked = estimate(trial)
+        assert looked.fits, (found.overrides(row), looked.verdicts)
+        margin = min(v.margin_gib for v in looked.verdicts)
+        assert found.table["margin_gib"][row] == pytest.approx(margin, abs=0.05)
+
+
+def test_no_layout_that_passes_check_is_left_out(hy3: Trial) -> None:
+    trial = replace(hy3, cluster=replace(hy3.cluster, nodes=2))
+    grid = crossed(training_grid(trial), rollout_grid(trial))
+    names = ("tensor", "pipeline", "context", "expert", "expert_tensor", "rollout_tensor", "rollout_data")
+    even = grid.where((grid["virtual_pipeline"] == 1) & (grid["first_stage_layers"] == 0))
+    offered = set(zip(*(even[name].tolist() for name in names), strict=True))
+    sizes = [1, 2, 3, 4, 5, 8, 16]
+    dice = random.Random(2)
+    seen = 0
+    for sizes_of in dice.sample(list(itertools.product(sizes, repeat=5)), 1500):
+        chosen = dict(zip(names, (*sizes_of, 16, 1), strict=True))
+        if chosen["tensor"] > 8 or chosen["expert_tensor"] > 8:
+            continue  # across nodes: legal, and never offered
+        fields = {FIELDS[name][0]: value for name, value in chosen.items()}
+        passes = not errors(check_trial(laid_out(trial, fields)))
+        assert passes == (tuple(chosen.values()) in offered), chosen
+        seen += passes
+    assert seen > 20
+
+
+def test_the_verified_layout_is_among_them(hy3: Trial) -> None:
+    found, own = search(hy3), hy3.parallelism
+    wanted = {"tensor": own.tensor, "pipeline": own.pipeline, "context": own.context, "expert": own.expert,
+              "expert_tensor": own.expert_tensor, "rollout_tensor": 16, "rollout_data": 1,
+              "virtual_pipeline": 1}  # fmt: skip
+    rows = np.logical_and.reduce([found.table[name] == value for name, value in wanted.items()])
+    assert rows.sum() == 1
+    narrow = (found.table["rollout_tensor"] == 8) & (found.table["rollout_data"] == 1)
+    assert not narrow.any(), "8 GPUs hold no replica at 0.65 of their memory"
+
+
+def test_uneven_stages_are_found_where_even_ones_are_not(trial_of) -> None:
+    trial = trial_of(HY3, "model=qwen3_235b_a22b", "cluster.nodes=8", "cluster.gpu_memory_gib=141")
+    grid = training_grid(trial)
+    uneven = grid.where(grid["pipeline"] == 8)
+    assert len(uneven) and (uneven["first_stage_layers"] > 0).all(), "94 layers do not divide by 8"
+    layers = uneven["first_stage_layers"] + uneven["last_stage_layers"]
+    assert ((94 - layers) % 6 == 0).all()
+
+
+def test_it_can_be_sorted_by_any_column(hy3: Trial) -> None:
+    found = search(hy3)
+    by_room = found.table["kv_sequences"][found.order("kv_sequences")]
+    assert (np.diff(by_room) <= 0).all()
+    assert (np.diff(found.table["seconds"][found.order("seconds")]) >= 0).all()
+    with pytest.raises(BadInput, match="choose of seconds"):
+        found.order("colour")
+
+
+def test_fewer_nodes_are_looked_at_when_asked(hy3: Trial) -> None:
+    found = search(hy3, any_nodes=True)
+    assert set(np.unique(found.table["nodes"])) <= set(range(1, 17))
+    fewest = found.order("nodes")[0]
+    assert found.table["nodes"][fewest] < 16
+
+
+def test_fsdp_has_no_layouts(trial_of) -> None:
+    with pytest.raises(BadInput, match="megatron"):
+        search(trial_of())
+
+
+@pytest.mark.parametrize(
+    ("layers", "pipeline", "first", "last", "is_whole"),
+    [(30, 4, 0, 0, False), (80, 16, 0, 0, True), (48, 2, 11, 13, False), (20, 1, 0, 1, False), (94, 8, 11, 11, True),
+     (61, 12, 0, 6, True), (3, 3, 1, 1, True), (2, 3, 1, 1, False)],
+)  # fmt: skip
+def test_every_layer_is_built(layers: int, pipeline: int, first: int, last: int, is_whole: bool) -> None:
+    """Case 4: Megatron would build 28, 64, 24 and 1 of them, and say nothing."""
+    assert bool(legal.stages_split(layers, pipeline, first, last)) is is_whole
+    many = legal.stages_split(layers, np.array([pipeline, pipeline]), np.array([first] * 2), np.array([last] * 2))
+    assert many.tolist() == [is_whole] * 2, "the same for arrays"
