@@ -61,6 +61,7 @@ nightly: env next
 
 bench: env
 	cd $(ROOT) && $(BIN)/python benchmarks/startup.py 3
+	cd $(ROOT) && $(BIN)/python benchmarks/layouts.py 2
 
 clean:
 	rm -rf $(ROOT)/.venv $(ROOT)/build $(ROOT)/dist

@@ -50,8 +50,8 @@ def layouts(
     )
     if rows:
         click.echo(
-            "step: seconds, roughly, to rank by. train, roll, free: GiB of a GPU, at the fullest. seqs: whole sequences in "
-            "a replica's\ncache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: of the rollout."
+            "step: seconds, roughly, to rank by. train, roll, free: GiB of a GPU, at the fullest. seqs: whole\n"
+            "sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."
         )
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
         click.echo(f"the first: {best}")
