@@ -5,11 +5,12 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hysweep.schema import BadInput, Problem
 from hysweep.scripts import arithmetic
-from hysweep.scripts.bash import line_of
+from hysweep.scripts.bash import line_of, parse
 from hysweep.scripts.scope import LONGEST, MARK, Scope, Word
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 OPERATOR = re.compile(r":?[-=?+]|##?|%%?|//?|\^\^?|,,?|:")
 ANSI = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\x1b", "a": "\x07"}
+PLAIN = ("string_content", "word", "heredoc_content", "number", "regex")
 MOST_FIELDS = 20_000
 MATCHED = 2_000  # characters that a pattern is tried on
 
@@ -31,17 +33,26 @@ class Part(NamedTuple):
 class Expander:
     """Words of one script. `run` reads the statements of a command substitution and gives what they print."""
 
-    def __init__(self, source: bytes, scope: Scope, run: Callable[[Node], str | None]) -> None:
+    def __init__(self, source: bytes, scope: Scope, run: Callable[[Node, Expander], str | None]) -> None:
         self.source, self.scope, self.run = source, scope, run
 
-    def fields(self, node: Node) -> list[Word]:
+    def joined(self, nodes: Sequence[Node]) -> Iterator[list[Node]]:
+        """Nodes by the words that they are: the parser parts what nothing, or a line's continuation, stands between."""
+        word: list[Node] = []
+        for node in nodes:
+            if word and not re.fullmatch(r"(\\\n)*", self._slice(word[-1].end_byte, node.start_byte)):
+                yield word
+                word = []
+            word.append(node)
+        if word:
+            yield word
+
+    def fields(self, nodes: Sequence[Node]) -> list[Word]:
         """A word of a command line: none, one or many, as quotes and white space have it."""
-        if node.type == "string" or not node.named:
-            parts = [self._part(node)]
-        elif (array := self._whole_array(node)) is not None:
+        node = nodes[0]
+        if len(nodes) == 1 and (array := self._whole_array(node)) is not None:
             return array
-        else:
-            parts = list(self._parts(node))
+        parts = self._chained(nodes)
         found, current = [], None
         for part in parts:
             for n, text in enumerate(part.fields):
@@ -68,22 +79,36 @@ class Expander:
             raise BadInput(Problem(f"line {line_of(node)}", f"{len(found):,} words", "has no end", "mend the script"))
         return [Word(text, line_of(node)) for text in found]
 
-    def text(self, node: Node | None) -> str:
+    def text(self, *nodes: Node) -> str:
         """A word where it cannot part: the value of a variable, a side of a comparison."""
-        if node is None:
-            return ""
-        text = "".join(" ".join(part.fields) for part in self._parts(node))
+        text = "".join(" ".join(part.fields) for part in self._chained(nodes))
         if len(text) > LONGEST:
-            raise BadInput(Problem(f"line {line_of(node)}", f"{len(text):,} characters", "has no end", "mend the script"))
+            at = f"line {line_of(nodes[0])}"
+            raise BadInput(Problem(at, f"{len(text):,} characters", "has no end", "mend the script"))
         return text
+
+    def _chained(self, nodes: Sequence[Node]) -> list[Part]:
+        """The parts of nodes that are one word. In $A/b/$c/$d the parser ends one at the second $."""
+        chain: list[Part] = []
+        for node in nodes:
+            parts = list(self._parts(node))
+            name = re.match(r"[A-Za-z_]\w*", parts[0].fields[0]) if parts and parts[0].fields else None
+            if name and chain and chain[-1].fields == ["$"]:
+                chain[-1] = Part([self.scope.read(name[0], line_of(node))], splits=True)
+                parts[0] = Part([parts[0].fields[0][name.end() :], *parts[0].fields[1:]], parts[0].splits)
+            chain += parts
+        return chain
 
     def number(self, node: Node, start: int, end: int) -> int | None:
         """Arithmetic between two bytes of the source; None where it is not understood."""
-        text = self.scope.known(self._region(self._outer_expansions(node), start, end, lambda raw: raw))
+        return self._reckon(self._region(self._outer_expansions(node), start, end, lambda raw: raw), line_of(node))
+
+    def _reckon(self, expanded: str, line: int) -> int | None:
+        text = self.scope.known(expanded)
         if text is None:
             return None
         try:
-            return arithmetic.evaluate(text, lambda name: self._numeral(name, line_of(node)))
+            return arithmetic.evaluate(text, lambda name: self._numeral(name, line))
         except (arithmetic.NotUnderstood, RecursionError):
             return None
 
@@ -101,7 +126,11 @@ class Expander:
                 yield from self._outer_expansions(child)
 
     def _whole_array(self, node: Node) -> list[Word] | None:
-        """`${A[@]}` alone, without quotes: its elements, which white space parts too."""
+        """`${A[@]}` alone: its elements with their lines; without quotes, white space parts them too."""
+        if node.type == "string" and len(node.named_children) == 1:
+            inner = node.named_children[0]
+            name = self._array_name(inner) if self._raw(node) == f'"{self._raw(inner)}"' else None
+            return list(self._elements(name)) if name is not None and "*" not in self._raw(inner) else None
         if node.type not in ("expansion", "simple_expansion") or (name := self._array_name(node)) is None:
             return None
         return [Word(piece, word.line) for word in self._elements(name) for piece in word.text.split()]
@@ -127,9 +156,18 @@ class Expander:
             yield self._part(node)
 
     def _covering(
-        self, children: Sequence[Node], start: int, end: int, plain: Callable[[str], str], quoted: bool
+        self,
+        children: Sequence[Node],
+        start: int,
+        end: int,
+        plain: Callable[[str], str],
+        quoted: bool,
+        literal: bool = False,
     ) -> Iterator[Part]:
-        """Children and the text between them, which the parser gives no node."""
+        """Children and the text between them, which the parser gives no node.
+
+        literal: within double quotes, where a single quote is a character as any other.
+        """
         at = start
         for child in children:
             if child.end_byte <= at or child.start_byte >= end:
@@ -137,7 +175,9 @@ class Expander:
             if child.start_byte > at:
                 yield Part([plain(self._slice(at, child.start_byte))])
             at = child.end_byte
-            if child.type in ("string_content", "word", "heredoc_content", "number", "regex") and quoted:
+            if lead := self._lead(child):
+                yield Part([lead])
+            if quoted and (child.type in PLAIN or (literal and child.type == "raw_string")):
                 yield Part([plain(self._raw(child))])
             elif child.type == "concatenation":
                 yield from self._covering(child.children, child.start_byte, child.end_byte, plain, quoted)
@@ -147,15 +187,17 @@ class Expander:
         if at < end:
             yield Part([plain(self._slice(at, end))])
 
-    def _region(self, children: Iterator[Node], start: int, end: int, plain: Callable[[str], str]) -> str:
-        parts = self._covering(list(children), start, end, plain, quoted=True)
+    def _region(
+        self, children: Iterator[Node], start: int, end: int, plain: Callable[[str], str], literal: bool = False
+    ) -> str:
+        parts = self._covering(list(children), start, end, plain, True, literal)
         return "".join(" ".join(part.fields) for part in parts)
 
     def _part(self, node: Node, quoted: bool = False) -> Part:
         raw = self._raw(node)
         match node.type:
             case "raw_string":
-                return Part([raw if quoted and raw[:1] != "'" else raw[1:-1]])
+                return Part([raw[1:-1]])
             case "ansi_c_string":
                 return Part([re.sub(r"\\(.)", lambda m: ANSI.get(m[1], m[0]), raw[2:-1], flags=re.DOTALL)])
             case "string" | "translated_string":
@@ -163,13 +205,14 @@ class Expander:
             case "simple_expansion" | "expansion":
                 if (name := self._array_name(node)) is not None:
                     return Part([word.text for word in self._elements(name)] or [""], not quoted)
-                return Part([self._expansion(node)], not quoted)
+                text = self._expansion(node)
+                return Part([text], not quoted and text != self._quoted_default(node))
             case "arithmetic_expansion":
-                start = node.start_byte + (3 if raw.startswith("$((") else 2)
-                value = self.number(node, start, node.end_byte - (2 if raw.endswith("))") else 1))
-                return Part([str(value) if value is not None else self.scope.piece(line_of(node), raw)])
+                return Part([self._arithmetic(node, 3 if raw.startswith("$((") else 2)])
+            case "command_substitution" if raw.startswith("$((") and raw.endswith("))"):
+                return Part([self._masked_arithmetic(node)])
             case "command_substitution":
-                printed = self.run(node)
+                printed = self.run(node, self)
                 return Part([printed.rstrip("\n") if printed is not None else self.scope.piece(line_of(node), raw)],
                             not quoted)  # fmt: skip
             case "process_substitution":
@@ -178,6 +221,22 @@ class Expander:
                 return Part(["".join(" ".join(part.fields) for part in self._parts(node))])
             case _:
                 return Part([self._home(_unescaped(raw), raw)])
+
+    def _masked_arithmetic(self, node: Node) -> str:
+        """What `bash.parse` hid from the parser: as a text between double quotes it is expanded, then reckoned."""
+        raw, line = self._raw(node), line_of(node)
+        inner = raw[3:-2]
+        if "$" in inner or "`" in inner:
+            source = ("\n" * (line - 1) + f'"{inner}"').encode()
+            command = parse(source, f"line {line}").named_children[0]
+            inner = Expander(source, self.scope, self.run).text(command.named_children[0])
+        value = self._reckon(inner, line)
+        return str(value) if value is not None else self.scope.piece(line, raw)
+
+    def _arithmetic(self, node: Node, opens: int) -> str:
+        raw = self._raw(node)
+        value = self.number(node, node.end_byte - len(raw.encode()) + opens, node.end_byte - opens + 1)
+        return str(value) if value is not None else self.scope.piece(line_of(node), raw)
 
     def _home(self, text: str, raw: str) -> str:
         """~ and ~/x where a word begins with it."""
@@ -188,16 +247,18 @@ class Expander:
         start = node.start_byte + (2 if self._raw(node).startswith('$"') else 1)
         found = [""]
         inner = [c for c in node.children if c.type not in ('"', '$"')]
-        empty = False
         for part in self._covering(inner, start, node.end_byte - 1, _unescaped_in_quotes, quoted=True):
             found[-1] += part.fields[0]
             found += part.fields[1:]
         names = [self._array_name(c) for c in inner]
-        if len(inner) == 1 and names[0] not in (None, "*") and self._slice(start, node.end_byte - 1) == self._raw(inner[0]):
-            empty = not self._elements(str(names[0]))
         if len(found) > 1 and any(n == "*" or "[*]" in self._raw(c) for n, c in zip(names, inner, strict=True)):
             return [" ".join(found)]
-        return [] if empty else found
+        return found
+
+    def _quoted_default(self, node: Node) -> str | None:
+        """Of ${A:-"b c"}: what white space does not part."""
+        last = node.named_children[-1] if node.named_children else None
+        return self.text(last) if last is not None and last.type in ("string", "raw_string") else None
 
     def _expansion(self, node: Node) -> str:
         line, raw, scope = line_of(node), self._raw(node), self.scope
@@ -221,17 +282,16 @@ class Expander:
         operator = OPERATOR.match(rest)
         if not operator or (operator[0] == ":" and not rest[1:2].isdigit()):
             return scope.piece(line, raw)
-        start = node.start_byte + 2 + len((body[: found.end()] + operator[0]).encode())
+        start = node.end_byte - len(raw.encode()) + 2 + len((body[: found.end()] + operator[0]).encode())
         operand = [c for c in node.children if c.start_byte >= start and c.type != "}"]
         return self._operate(node, name, value, operator[0], operand, start)
 
-    def _operate(
-        self, node: Node, name: str, value: str | None, operator: str, operand: list[Node], start: int
-    ) -> str:
+    def _operate(self, node: Node, name: str, value: str | None, operator: str, operand: list[Node], start: int) -> str:
         line, raw, scope = line_of(node), self._raw(node), self.scope
 
+        @cache
         def other() -> str:
-            return self._region(iter(operand), start, node.end_byte - 1, _unescaped)
+            return self._region(iter(operand), start, node.end_byte - 1, _unescaped, _is_in_quotes(node))
 
         is_empty = value is None or (operator[0] == ":" and scope.known(value) == "")
         match operator.lstrip(":") if operator != ":" else ":":
@@ -246,7 +306,10 @@ class Expander:
             case "+":
                 return "" if is_empty else other()
             case "?":
-                return str(value) if not is_empty else scope.read(name, line) if value is None else self._needed(name, line)
+                if not is_empty:
+                    return str(value)
+                scope.unset(name)  # what the script itself left empty
+                return scope.read(name, line)
             case _:
                 text = scope.known(value if value is not None else scope.read(name, line))
                 pattern = scope.known(other())
@@ -254,11 +317,6 @@ class Expander:
                     return scope.piece(line, raw)
                 changed = _change(text, operator, pattern)
                 return changed if changed is not None else scope.piece(line, raw)
-
-    def _needed(self, name: str, line: int) -> str:
-        """`${X:?}` of a variable that the script itself left empty."""
-        self.scope.unset(name)
-        return self.scope.read(name, line)
 
     def _variable(self, name: str, line: int, raw: str) -> str:
         if name == "#":
@@ -293,7 +351,13 @@ class Expander:
             return self.scope.piece(line, f"{name}[{index}]")
 
     def _raw(self, node: Node) -> str:
-        return self._slice(node.start_byte, node.end_byte)
+        raw = self._slice(node.start_byte, node.end_byte)
+        return raw.lstrip() if _expands(node) else raw
+
+    def _lead(self, node: Node) -> str:
+        """White space that the parser counts to an expansion within quotes."""
+        raw = self._slice(node.start_byte, node.end_byte)
+        return raw[: len(raw) - len(raw.lstrip())] if _expands(node) else ""
 
     def _slice(self, start: int, end: int) -> str:
         return self.source[start:end].decode("utf-8", "replace")
@@ -320,6 +384,17 @@ def _change(text: str, operator: str, pattern: str) -> str | None:
     if operator[0] == "#":
         return next((text[n:] for n in cuts if matches(text[:n])), text)
     return next((text[:n] for n in cuts if matches(text[n:])), text)
+
+
+def _expands(node: Node) -> bool:
+    return node.type in ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
+
+
+def _is_in_quotes(node: Node) -> bool:
+    above = node.parent
+    while above is not None and above.type not in ("command_substitution", "string"):
+        above = above.parent
+    return above is not None and above.type == "string"
 
 
 def _shown(text: str) -> str:

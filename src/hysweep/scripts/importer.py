@@ -1,0 +1,252 @@
+"""A launch script as an experiment of hysweep, with the proof of what it comes to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from hysweep.compile import TrainerKeys, trainer_keys, trainer_values
+from hysweep.compile.verl import is_dead
+from hysweep.compose import Composer
+from hysweep.compose.grammar import Vocabulary
+from hysweep.schema import BadInput, Problem, Trial, leaves
+from hysweep.scripts.bash import decode
+from hysweep.scripts.experiment import Experiment, differing
+from hysweep.scripts.fields import Source, is_unknown_number, put, wanted
+from hysweep.scripts.launch import MAIN, Launch, launches
+from hysweep.scripts.options import FIRST, choose, model_option
+from hysweep.scripts.proof import Difference, compare, compose_written, marked_environment
+from hysweep.scripts.scope import Note
+from hysweep.scripts.settings import COUNTED_TOGETHER, Row, Setting, Settings, engine_of, read_settings
+from hysweep.scripts.shell import Script, read_script
+from hysweep.scripts.tree import Unresolved, resolved, same
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of a script.
+
+    text        of the experiment's file
+    rows        each override and what it became
+    differences of the trainer's whole configuration, before and after
+    notes       lines of the script that were not understood, or that something had to be assumed of
+    defaults    the variables of the environment that it reads: (default, line)
+    needed      those that it has no default for: line
+    """
+
+    text: str
+    verl: str
+    module: str
+    options: Mapping[str, str]
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    notes: tuple[Note, ...]
+    defaults: Mapping[str, tuple[str, int]]
+    needed: Mapping[str, int]
+
+    @property
+    def faults(self) -> list[Row]:
+        return [row for row in self.rows if row.is_fault]
+
+    @property
+    def unmeant(self) -> list[Difference]:
+        return [d for d in self.differences if not d.is_meant]
+
+
+def import_script(content: bytes, name: str, label: str, verl: str, given: Mapping[str, str]) -> Imported:
+    """The experiment that a script comes to under a version of verl. `given` are variables of its environment.
+
+    `name` is the script's, for messages, and `label` the experiment's. Nothing of the script is run.
+    Raises BadInput for what is no script, starts no trainer, or is no bash; and for an unknown version.
+    """
+    keys = {engine: trainer_keys(verl, engine) for engine in ("dp", "megatron")}
+    script, launch, others = _launch(decode(content, name), name, given)
+    engine = engine_of(launch)
+    known = keys.get(engine, keys["dp"])
+    settings = read_settings(launch, script.scope, engine, known)
+    composer = _shipped()
+    _drop_unknown_numbers(settings, composer.words)
+    source = _source(settings, known)
+    experiment, trial = _experiment(source, composer, known, label, verl)
+    text = experiment.yaml(re.sub(r"\s+", " ", name), verl)
+    with marked_environment(text):
+        differences = tuple(compare(source, compose_written(text), known))
+    _explain(settings, experiment, differences, source, trial, known)
+    notes = [*script.scope.notes, *others, *_of_launch(launch), *_of_model(launch, trial)]
+    needed = {n: line for n, line in script.scope.needed.items() if f"${{oc.env:{n}}}" in text}
+    return Imported(
+        text, verl, launch.module, experiment.options, tuple(settings.rows), differences, tuple(notes),
+        script.scope.defaults, needed,
+    )  # fmt: skip
+
+
+@cache
+def _shipped() -> Composer:
+    return Composer()
+
+
+def _launch(source: str, name: str, given: Mapping[str, str]) -> tuple[Script, Launch, list[Note]]:
+    """The first start of a trainer; where there is none, in the branches of commands that would have to succeed."""
+    script = read_script(source, name, given)
+    found = launches(script.commands)
+    if not found:
+        other = read_script(source, name, given, probes_succeed=True)
+        found = launches(other.commands)
+        script = other if found else script
+    if not found:
+        why = f"starts no trainer: {script.ended}" if script.ended else "starts no trainer"
+        cure = "give a script, or a command line, that runs python -m verl.trainer.main_ppo"
+        raise BadInput(Problem(name, "bash", why, cure))
+    others = [Note(one.line, one.module, "starts another trainer: not read") for one in found[1:]]
+    return script, found[0], others
+
+
+def _source(settings: Settings, keys: TrainerKeys) -> Source:
+    """The whole configuration under the script's settings, of which those that lead nowhere are left out."""
+    values = {key: setting.value for key, setting in settings.values.items()}
+    values["model_engine"] = settings.engine
+    try:
+        tree = resolved(keys, values)
+    except Unresolved:
+        for key, setting in list(settings.values.items()):
+            if "${" in str(setting.value):
+                setting.row.is_fault, setting.row.remark = True, "refers to what verl does not have: write it by hand"
+                del settings.values[key], values[key]
+        tree = resolved(keys, values)
+    for key in COUNTED_TOGETHER:
+        if key in settings.values and isinstance(tree.get(key), int):
+            _count_by_gpu(key, tree, settings)
+    return Source(tree, frozenset(settings.values), settings.engine)
+
+
+def _count_by_gpu(key: str, tree: dict[str, Any], settings: Settings) -> None:
+    """A micro batch of all GPUs as that of one, where it comes out even."""
+    setting = settings.values.pop(key)
+    world = tree["trainer.nnodes"] * tree["trainer.n_gpus_per_node"]
+    new = f"{key}_per_gpu"
+    share, rest = divmod(setting.value, world) if isinstance(world, int) and world > 0 else (0, 1)
+    tree[key] = None
+    if rest or not share or new in settings.values:
+        setting.row.is_fault = new not in settings.values
+        setting.row.remark = f"counted all GPUs, and {setting.value} is no multiple of their {world}: give {new}"
+        if new in settings.values:
+            setting.row.remark = f"{new} says it"
+        return
+    settings.values[new] = Setting(share, setting.row)
+    setting.row.remark = f"counted all GPUs: {setting.value} of {world} are {share} a GPU"
+    tree[new] = share
+
+
+def _experiment(
+    source: Source, composer: Composer, keys: TrainerKeys, label: str, verl: str
+) -> tuple[Experiment, Trial]:
+    found = wanted(source, composer.compose([]).trial, composer.words.fields)
+    options = choose(found, int(found.get("cluster.nodes", 1)))
+    base = composer.compose([f"{group}={option}" for group, option in options.items()]).trial
+    trial = _alive(put(base, found | {"trainer.verl": verl}))
+    trial = put(trial, dict(_names(trial, base, label)))
+    if options["model"] == FIRST["model"] and trial.model.path != base.model.path:
+        trial = replace(trial, model=type(trial.model)(name=trial.model.name, path=trial.model.path))
+        trial = put(trial, {p: v for p, v in found.items() if p.startswith("model.")})
+    passed = dict(_passed(source, trial, keys))
+    trial = replace(trial, verl=passed)
+    said = dict(differing(trial, base)) | {"trainer.verl": verl}
+    return Experiment(options, said, passed), trial
+
+
+def _drop_unknown_numbers(settings: Settings, words: Vocabulary) -> None:
+    for key, setting in list(settings.values.items()):
+        if is_unknown_number(setting.value, words.fields.get(words.aliases.get(key, ""))):
+            setting.row.is_fault = True
+            setting.row.remark = "takes a number, and the variable has no default: give it with --set"
+            del settings.values[key]
+
+
+def _alive(trial: Trial) -> Trial:
+    """Without the values that nothing reads beside the others: `check` would name each."""
+    return put(trial, {leaf.path: leaf.default for leaf in leaves(trial) if is_dead(trial, leaf)})
+
+
+def _names(trial: Trial, base: Trial, label: str) -> list[tuple[str, str]]:
+    """A group that is no longer what its option's name says is named after the script, a model after its path."""
+    changed = {path.partition(".")[0] for path, _ in differing(trial, base)}
+    names = [(f"{group}.name", label) for group in changed if group not in ("model", "algorithm", "cluster")]
+    if "model" in changed and not model_option(trial.model.path):
+        names.append(("model.name", trial.model.path.rstrip("/").rpartition("/")[2] or label))
+    return names
+
+
+def _passed(source: Source, trial: Trial, keys: TrainerKeys) -> list[tuple[str, Any]]:
+    """What no field says: passed to the trainer by its own name."""
+    ours = trainer_values(trial)
+    return [
+        (d.key, d.before)
+        for d in compare(source, trial, keys)
+        if not d.is_meant and d.key in keys and d.key != "model_engine" and (d.key in source.explicit or d.key in ours)
+    ]
+
+
+def _explain(
+    settings: Settings,
+    experiment: Experiment,
+    differences: tuple[Difference, ...],
+    source: Source,
+    trial: Trial,
+    keys: TrainerKeys,
+) -> None:
+    """For each override, the field or the key that it became."""
+    ours = trainer_values(replace(trial, verl={}))
+    by_key = {d.key: d for d in differences}
+    owners: dict[str, list[str]] = {}
+    for leaf in leaves(trial):
+        for key in leaf.knob.keys:
+            owners.setdefault(key, []).append(leaf.path)
+    for key, setting in settings.values.items():
+        row = setting.row
+        if key in experiment.verl:
+            row.became = f"verl.{key}"
+            if key in ours:
+                row.remark = row.remark or f"no field can say it: the field's own value is {ours[key]}"
+        elif key in by_key:
+            row.remark = row.remark or by_key[key].why
+        elif key in owners and key in ours:
+            row.became = owners[key][0]
+        elif key in ours:
+            row.became = _derived(key)
+        elif key in keys.defaults and same(source.tree.get(key), keys.defaults[key]):
+            row.remark = row.remark or f"is verl {keys.version}'s default"
+        elif key in keys.defaults:
+            row.remark = row.remark or "follows from the others"
+
+
+def _derived(key: str) -> str:
+    """The field that compile makes a key from, for the report."""
+    named = {
+        "model.path": "model.path", "train_files": "data.train_files", "val_files": "data.val_files",
+        "logger": "tracking.loggers", "param_offload": "memory.param_offload", "strategy": "parallelism.engine",
+        "optimizer_offload": "memory.optimizer_offload", "context_parallel_size": "parallelism.context",
+        "ulysses_sequence_parallel_size": "parallelism.context", "grad_clip": "trainer.grad_clip",
+        "clip_grad": "trainer.grad_clip", "dtype": "parallelism.dtype", "rollout.name": "rollout.engine",
+        "max_model_len": "rollout.max_model_len", "custom_reward_function.path": "reward.function_path",
+        "overlong_buffer_cfg.len": "reward.overlong_buffer_len", "overlong_buffer_cfg.enable": "reward.manager",
+        "overlong_buffer_cfg.penalty_factor": "reward.overlong_penalty", "use_v1": "trainer.use_v1",
+        "override_optimizer_config.optimizer_cpu_offload": "memory.optimizer_on_cpu",
+        "gdpo_reward_keys": "algorithm.gdpo_reward_keys", "gdpo_reward_weights": "algorithm.gdpo_reward_weights",
+    }  # fmt: skip
+    return next((field for end, field in named.items() if key.endswith(end)), "set by hysweep")
+
+
+def _of_launch(launch: Launch) -> list[Note]:
+    if launch.module == MAIN:
+        return []
+    return [Note(launch.line, launch.module, "is another entry point: its overrides are read as those of main_ppo")]
+
+
+def _of_model(launch: Launch, trial: Trial) -> list[Note]:
+    if trial.model.model_type or trial.model.path.startswith("embedded:"):
+        return []
+    what = "is no model that is shipped: set model.model_type and model.shape, for check and estimate"
+    return [Note(launch.line, str(trial.model.path), what)]

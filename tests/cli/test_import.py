@@ -1,0 +1,87 @@
+"""`hysweep import` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hysweep.compose import Composer
+
+from .warm import warm
+
+SCRIPT = """
+LR=${LR:-1e-6}
+python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B data.train_files=/d/a.parquet \\
+    data.val_files=/d/b.parquet actor_rollout_ref.actor.optim.lr=$LR trainer.n_gpus_per_node=8 $EXTRA
+"""
+
+
+def hysweep(*words: str) -> subprocess.CompletedProcess[str]:
+    return warm(words, {})
+
+
+def test_an_experiment_is_written_once_and_composes() -> None:
+    Path("run.sh").write_text(SCRIPT)
+    words = ("import", "run.sh", "-o", "conf/experiment/mine.yaml", "--set", "LR=2e-6", "--set", "EXTRA=")
+    answer = hysweep(*words)
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert "comes to the same configuration" in answer.stderr
+    assert Composer([Path("conf")]).compose(["experiment=mine"]).trial.trainer.learning_rate == 2e-6
+
+    again = hysweep(*words)
+    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+    as_json = hysweep(*words, "--force", "--json")
+    assert json.loads(as_json.stdout)["is_proven"] is True
+    assert [p.name for p in Path("conf/experiment").iterdir()] == ["mine.yaml"]
+
+
+def test_faults_are_listed_and_the_rest_goes_to_stdout() -> None:
+    Path("run.sh").write_text(SCRIPT.replace("$EXTRA", "actor_rollout_ref.actor.optim.lrr=1"))
+    answer = hysweep("import", "run.sh")
+    assert answer.returncode == 1
+    assert answer.stdout.startswith("# @package _global_")
+    assert "1 of 6 overrides left out" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "says"),
+    [
+        (None, ["run.sh"], "no such file"),
+        (b"echo hi", ["run.sh"], "starts no trainer"),
+        (b"if true; then\n", ["run.sh"], "line"),
+        (b"\x00\xff", ["run.sh"], "UTF-8"),
+        (b"x", ["run.sh", "--set", "1=2"], "sets no variable"),
+        (b"x", ["run.sh", "--json"], "add -o"),
+        (SCRIPT.encode(), ["run.sh", "--verl", "0.0"], "no version"),
+    ],
+)
+def test_what_cannot_be_read_is_one_clear_error(content: bytes | None, words: list[str], says: str) -> None:
+    if content is not None:
+        Path("run.sh").write_bytes(content)
+    answer = hysweep("import", *words)
+    assert answer.returncode == 2
+    assert says in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1
+
+
+def test_a_pasted_command_line_is_read_from_stdin_and_not_run() -> None:
+    command = (
+        "$ touch ran; echo $(touch ran); python3 -m verl.trainer.main_ppo trainer.nnodes=1 "
+        "actor_rollout_ref.rollout.name=vllm trainer.experiment_name=`touch ran`"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "hysweep", "import", "-"], input=command, capture_output=True, text=True, timeout=120
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "defaults:" in answer.stdout
+    assert not Path("ran").exists()
+
+
+def test_other_verbs_do_not_load_the_parser() -> None:
+    code = "import sys; import hysweep.cli; print('tree_sitter' in sys.modules, 'hysweep.scripts' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"

@@ -1,0 +1,64 @@
+"""The runs whose memory was measured (docs/estimate.md, from shared/facts/gpu_memory.md), as command lines.
+
+A random Hy3 of 2.01 B parameters on one H200: verl 0.9.1, GRPO on Megatron, vLLM at 0.3. Numbers in GiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHAPE = {
+    "num_layers": 12, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
+    "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 32, "num_experts_per_token": 4,
+    "num_nextn_predict_layers": 0, "vocab_size": 32768, "max_position_embeddings": 16384,
+}  # fmt: skip
+COMMON = (
+    "model=hy3",
+    *(f"model.shape.{key}={value}" for key, value in SHAPE.items()),
+    "cluster=gpu_1",
+    "cluster.gpu=H200",
+    "cluster.gpu_memory_gib=139.8",  # of which vLLM was asked to take 0.3: 41.94
+    "parallelism=single",
+    "parallelism.engine=megatron",
+    "rollout=vllm",
+    "rollout.gpu_memory_utilization=0.3",
+    "rollout.n=8",
+    "trainer.train_batch_size=8",
+    "trainer.mini_batch_size=8",
+    "trainer.max_prompt_length=64",
+    "trainer.max_response_length=960",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was measured. train: torch's peak in the second update; whole_gpu: after a weight sync, the engine awake."""
+
+    overrides: tuple[str, ...]
+    train: float
+    allocated: tuple[float, float]  # verl's metric, steps 1 and 2
+    set_by: str  # the phase that its second value came from
+    reserved: float
+    whole_gpu: float
+    process: float  # of the trainer on the GPU, NVML
+    host: float
+
+
+def budget(tokens: int) -> tuple[str, str]:
+    return f"trainer.max_token_len_per_gpu={tokens}", f"trainer.log_prob_max_token_len_per_gpu={tokens}"
+
+
+RUNS = {
+    "A": Run(
+        (*COMMON, "memory=full_recompute", *budget(16384)),
+        36.632, (33.978, 36.632), "train", 37.189, 81737 / 1024, 40982 / 1024, 2.96,
+    ),
+    "B": Run(
+        (*COMMON, "memory=full_offload", *budget(32768)),
+        39.358, (34.048, 39.358), "train", 39.600, 47087 / 1024, 43450 / 1024, 36.2,
+    ),
+    "C": Run(
+        (*COMMON, "memory=full_recompute", "memory.use_fused_kernels=false", *budget(16384)),
+        38.884, (34.009, 40.011), "log_prob", 41.643, 81789 / 1024, 45528 / 1024, 2.96,
+    ),
+}  # fmt: skip
