@@ -16,8 +16,9 @@ CONFIG = "actor_rollout_ref.actor.megatron.override_transformer_config."
 PASSED = f"verl.{CONFIG}"
 
 
-GPUS = ("cluster=slurm_h100", "rollout=vllm", "data=dapo_math", "reward=by_data_source", "trainer=hy3",
-        "memory=full_offload")  # fmt: skip
+# verl does not say which GPUs its examples ran on, so nothing is said of their memory here.
+GPUS = ("cluster=slurm_h100", "cluster.gpu_memory_gib=null", "rollout=vllm", "data=dapo_math",
+        "reward=by_data_source", "trainer=hy3", "memory=full_offload")  # fmt: skip
 # Settings that ran: the Hy3 run, what was measured on one card, the real runs on the CPU, and verl's own examples.
 KNOWN_TO_RUN = [
     (),
@@ -25,7 +26,8 @@ KNOWN_TO_RUN = [
     ("algorithm=gspo",),
     *((HY3, f"algorithm={a}") for a in ("cispo", "rloo", "dr_grpo", "dapo", "gspo", "sapo", "geo_mean", "remax")),
     # the runs of a 2 B Hy3 on one H200, with and without offload
-    *((HY3, "cluster=gpu_1", "cluster.gpu=H200", "cluster.launcher=slurm", f"memory={memory}", "rollout.tensor=1",
+    *((HY3, "cluster=gpu_1", "cluster.gpu=H200", "cluster.gpu_memory_gib=139.8", "cluster.launcher=slurm",
+       f"memory={memory}", "rollout.tensor=1",
        "memory.use_remove_padding=true", "memory.use_gradient_checkpointing=true",
        "parallelism.pipeline=1", "parallelism.context=1", "parallelism.expert=1", "trainer.train_batch_size=8",
        "trainer.mini_batch_size=8", "rollout.n=8", "trainer.max_prompt_length=64", "trainer.max_response_length=960",
@@ -170,6 +172,8 @@ BROKEN = [
     ((HY3,), ["+verl.ray_kwargs.ray_init.num_cpus=8"], "verl.ray_kwargs.ray_init.num_cpus", "cpus_per_node"),
     ((HY3,), ["+verl.reward.reward_model.enable=true"], "verl.reward.reward_model.enable", "rollout.name"),
     ((HY3,), ["memory.use_remove_padding=false"], "memory.use_fused_kernels", "use_remove_padding"),
+    ((HY3,), ["rollout.tensor=8"], "cluster.gpu_memory_gib", "rollout.tensor"),
+    ((HY3,), ["memory=offload"], "cluster.gpu_memory_gib", "full_offload"),
     ((), ["parallelism.context=2"], "parallelism.context", "1"),
     ((), ["parallelism.tensor=2"], "parallelism.tensor", "leave it at 1"),
     ((), ["algorithm.kl_loss_coef=0.01"], "algorithm.kl_loss_coef", "leave it"),
@@ -241,6 +245,7 @@ def test_every_rule_says_what_it_knows() -> None:
 
 
 UNUSUAL = [
+    ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
     ((HY3,), ["algorithm=gpg", "trainer.mini_batch_size=32"], "algorithm.loss_mode", "use_kl_loss"),

@@ -38,8 +38,9 @@ ROOT = Path(__file__).parents[2]
 WORDS = Composer().words
 OPTIONS = [f"{group}={option}" for group, options in WORDS.groups.items() for option in options if group != "sweep"]
 # Qwen3-8B on eight GPUs, Megatron and vLLM: what the presets for GPUs are looked at with.
-ON_8 = ["model=qwen3_8b", "cluster=gpu_8", "cluster.launcher=slurm", "parallelism=megatron_tensor_2", "memory=offload",
-        "rollout=vllm", "data=dapo_math", "reward=by_data_source", "trainer=hy3"]  # fmt: skip
+ON_8 = ["model=qwen3_8b", "cluster=gpu_8", "cluster.launcher=slurm", "parallelism=megatron_tensor_2",
+        "memory=full_offload", "rollout=vllm", "data=dapo_math", "reward=by_data_source", "trainer=hy3"]  # fmt: skip
+FRUGAL = ["memory=cpu_optimizer", "rollout.gpu_memory_utilization=0.7"]
 # An option that only makes sense beside others: what it needs to be checked with.
 NEEDS = {
     "algorithm=gdpo": ["algorithm.gdpo_reward_keys=[accuracy,format]"],
@@ -47,25 +48,25 @@ NEEDS = {
     "cluster=slurm": ["experiment=hy3_dapo_math"],
     "cluster=slurm_h100": [*ON_8, "rollout.tensor=2"],
     "cluster=gpu_8": [*ON_8, "rollout.tensor=2"],
-    "cluster=gpu_1": [*ON_8, "parallelism=fsdp2", "memory.use_gradient_checkpointing=true"],
-    "memory=selective_recompute": [*ON_8, "rollout.tensor=2"],
+    "cluster=gpu_1": [*ON_8, "model=qwen2_5_0_5b", "memory=offload", "parallelism=fsdp2", "memory.use_gradient_checkpointing=true"],
+    "memory=selective_recompute": [*ON_8, "model=qwen2_5_0_5b", "rollout.tensor=2"],
     "memory=full_recompute": [*ON_8, "rollout.tensor=2"],
     "memory=cpu_optimizer": [*ON_8, "rollout.tensor=2"],
     "memory=fsdp2_offload": [*ON_8, "parallelism=fsdp2", "rollout.tensor=2"],
     "parallelism=megatron_tensor_2": [*ON_8, "rollout.tensor=2"],
     "parallelism=fsdp2_ulysses": [*ON_8, "memory=fsdp2_offload", "rollout.tensor=2"],
-    "parallelism=qwen3_30b_a3b_8": [*ON_8, "model=qwen3_30b_a3b", "rollout.tensor=4"],
-    "parallelism=mixture_8": [*ON_8, "model=gpt_oss_20b", "rollout.tensor=4"],
-    "parallelism=mixture_32": [*ON_8, "model=glm4_5_air", "cluster.nodes=4", "rollout.tensor=8"],
-    "parallelism=llama3_1_70b_32": [*ON_8, "model=llama3_1_70b", "cluster.nodes=4", "rollout.tensor=8"],
-    "parallelism=qwen3_235b_a22b_64": [*ON_8, "model=qwen3_235b_a22b", "cluster.nodes=8", "rollout.tensor=4"],
-    "parallelism=deepseek_v3_96": [*ON_8, "model=deepseek_v3", "cluster.nodes=12", "rollout.tensor=32"],
+    "parallelism=qwen3_30b_a3b_8": [*ON_8, "model=qwen3_30b_a3b", "rollout.tensor=4", *FRUGAL],
+    "parallelism=mixture_8": [*ON_8, "model=gpt_oss_20b", "rollout.tensor=4", *FRUGAL],
+    "parallelism=mixture_32": [*ON_8, "model=glm4_5_air", "cluster.nodes=4", "rollout.tensor=8", *FRUGAL],
+    "parallelism=llama3_1_70b_32": [*ON_8, "model=llama3_1_70b", "cluster.nodes=4", "rollout.tensor=8", *FRUGAL],
+    "parallelism=qwen3_235b_a22b_64": [*ON_8, "model=qwen3_235b_a22b", "cluster.nodes=8", "rollout.tensor=16", *FRUGAL],
+    "parallelism=deepseek_v3_96": [*ON_8, "model=deepseek_v3", "cluster.nodes=12", "rollout.tensor=32", *FRUGAL],
     "data=dapo_math": ["experiment=hy3_dapo_math"],
     "memory=full_offload": ["experiment=hy3_dapo_math"],
     "parallelism=hy3_128": ["experiment=hy3_dapo_math"],
     "rollout=vllm": ["experiment=hy3_dapo_math", "rollout.tensor=16"],
     "rollout=hy3": ["experiment=hy3_dapo_math"],
-    "model=deepseek_v3": ["experiment=hy3_dapo_math", "parallelism.pipeline=1"],
+    "model=deepseek_v3": [*ON_8, "parallelism=deepseek_v3_96", "cluster.nodes=12", "rollout.tensor=32", *FRUGAL],
     "model=hy3": ["experiment=hy3_dapo_math"],
     "model=moonlight_16b_a3b": [
         "experiment=hy3_dapo_math",

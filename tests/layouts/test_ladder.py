@@ -15,7 +15,7 @@ from hysweep.track import Phase
 HY3 = "experiment=hy3_dapo_math"
 QWEN = ("experiment=hy3_dapo_math", "model=qwen3_8b", "parallelism=megatron_tensor_2", "cluster=gpu_8",
         "memory=resident", "memory.use_remove_padding=true", "memory.use_gradient_checkpointing=true",
-        "rollout.tensor=2", "cluster.launcher=slurm")  # fmt: skip
+        "rollout.tensor=2", "cluster.launcher=slurm", "cluster.gpu_memory_gib=null")  # fmt: skip
 FSDP = (*QWEN, "parallelism=fsdp2", "memory.use_gradient_checkpointing=false")
 STARTS = [(HY3,), QWEN, (*QWEN, "memory.reshardable_checkpoints=true"), FSDP, ()]
 

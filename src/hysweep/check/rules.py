@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from hysweep.check import algorithms, batches, files, keys, rollout, topology
+from hysweep.check import algorithms, batches, files, keys, memory, rollout, topology
 from hysweep.compile import keys_of
 from hysweep.schema import BadInput, Problem, Severity, Trial
 
@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     keys.loggers_are_known,
     keys.passed_values_are_legal,
     keys.kernels_are_fused,
+    memory.memory_fits,
     batches.mini_batches_fill_batch,
     batches.mini_batch_splits_over_ranks,
     batches.token_budgets_hold_a_sequence,

@@ -59,8 +59,8 @@ def rungs(trial: Trial, phase: Phase) -> Iterator[tuple[str, Trial]]:
 
 def _is_legal(higher: Trial, lower: Trial) -> bool:
     """Whether the rung brings no problem that was not there."""
-    before = {(p.key, p.why) for p in errors(check_trial(lower))}
-    return not [p for p in errors(check_trial(higher)) if (p.key, p.why) not in before]
+    before = {p.key for p in errors(check_trial(lower))}
+    return not [p for p in errors(check_trial(higher)) if p.key not in before]
 
 
 def _memory(trial: Trial, **changes: Any) -> Trial:
