@@ -9,7 +9,8 @@ import pytest
 
 from hysweep.check import RULES, check_trial, errors
 from hysweep.check.numbers import divisors
-from hysweep.schema import BadInput
+from hysweep.schema import BadInput, leaves
+from hysweep.schema.groups import Shape
 
 HY3 = "experiment=hy3_dapo_math"
 CONFIG = "actor_rollout_ref.actor.megatron.override_transformer_config."
@@ -66,6 +67,7 @@ def test_the_verified_run_and_the_default_raise_no_warning_either(trial_of) -> N
     assert check_trial(trial_of()) == check_trial(trial_of(HY3)) == []
 
 
+UNKNOWN = {leaf.path: leaf.default for leaf in leaves(Shape())}  # what a model has of which nothing is known
 # (a good configuration, what breaks it, the key that is named, what the cure says)
 BROKEN = [
     ((), ["rollout=vllm"], "rollout.engine", "rollout=embedded"),
@@ -245,6 +247,8 @@ def test_every_rule_says_what_it_knows() -> None:
 
 
 UNUSUAL = [
+    ((HY3,), ["model=hy3_tiny", "model.path=org/model", *[f"model.shape.{k}={v}" for k, v in UNKNOWN.items()],
+              "model.model_type=''"], "model.shape", "config.json"),
     ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),

@@ -85,3 +85,23 @@ def test_a_pasted_command_line_is_read_from_stdin_and_not_run() -> None:
 def test_other_verbs_do_not_load_the_parser() -> None:
     code = "import sys; import hysweep.cli; print('tree_sitter' in sys.modules, 'hysweep.scripts' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
+
+
+def test_a_command_of_somebody_elses_is_checked() -> None:
+    """Case 1: DAPO's reward settings under their old names do nothing."""
+    Path("run.sh").write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 \\\n"
+        "  actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.tensor_model_parallel_size=3 \\\n"
+        "  trainer.nnodes=1 trainer.n_gpus_per_node=8 reward_model.reward_manager=dapo \\\n"
+        "  +reward_model.reward_kwargs.overlong_buffer_cfg.enable=True trainer.num_epochs=2\n"
+    )
+    answer = hysweep("check", "--verl-command", "run.sh", "--json")
+    assert answer.returncode == 1, answer
+    problems = {p["key"]: p for p in json.loads(answer.stdout)["problems"]}
+    assert problems["reward_model.reward_manager"]["cure"] == "use reward.reward_manager.name"
+    assert problems["reward_model.reward_manager"]["stage"] == "never"
+    assert problems["trainer.num_epochs"]["cure"] == "use trainer.total_epochs"
+    assert "try 1, 2, 4 or 8" in problems["rollout.tensor"]["cure"]
+    refused = hysweep("check", "--verl-command", "run.sh", "rollout.n=4")
+    assert (refused.returncode, "cannot be set beside" in refused.stderr) == (2, True)
+    assert hysweep("check", "--verl-command", "nowhere.sh").returncode == 2

@@ -204,3 +204,33 @@ def test_a_snapshot_composes_as_the_original_did(own: Path, tmp_path: Path) -> N
 def test_a_frozen_trial_comes_back(composer: Composer) -> None:
     trial = composer.compose(["experiment=hy3_dapo_math", "verl.actor_rollout_ref.actor.shuffle=true"]).trial
     assert load_trial(trial_yaml(trial)) == trial
+
+
+def test_a_number_for_a_text_in_a_file_is_told(tmp_path: Path) -> None:
+    """0.5_5 without quotes is 0.55 to YAML: IcePop would become a cap in silence."""
+    for text, says in [("0.5_5", "put it in quotes: '0.5_5'"), ("'0.5_5'", ""), ("2.0", ""), ("0.5_4.0", "")]:
+        own = tmp_path / text.strip("'").replace(".", "") / text.replace(".", "") / "rollout"
+        own.mkdir(parents=True)
+        (own / "mine.yaml").write_text(
+            f"name: mine\nengine: vllm\ncorrection_rs: null\ncorrection_is_threshold: {text}\n"
+        )
+        composer = Composer([own.parent])
+        if says:
+            assert says in faults(composer, "rollout=mine")
+        else:
+            found = composer.compose(["rollout=mine"]).trial.rollout.correction_is_threshold
+            assert found == text.strip("'")
+
+
+def test_a_study_goes_on_in_the_environment_that_it_began_in(composer: Composer, monkeypatch, tmp_path: Path) -> None:
+    own = tmp_path / "rollout"
+    own.mkdir()
+    (own / "mine.yaml").write_text("name: mine\nn: ${oc.env:SAMPLES,4}\n")
+    monkeypatch.setenv("SAMPLES", "6")
+    began = Composer([tmp_path]).compose(["rollout=mine"])
+    assert (began.trial.rollout.n, began.env["SAMPLES"]) == (6, "6")
+    monkeypatch.setenv("SAMPLES", "9")
+    later = Composer([tmp_path])
+    later.freeze(began.env)
+    assert later.compose(["rollout=mine"]).trial.rollout.n == 6
+    assert later.point(["rollout=mine"], {}, {}).rollout.n == 6

@@ -105,6 +105,7 @@ def test_a_script_of_fsdp_comes_to_the_same() -> None:
     assert fields["data.train_files"] == ["${oc.env:HOME}/sums/train.parquet", "${oc.env:HOME}/sums/more.parquet"]
     assert fields["data.val_files"] == ["${oc.env:HOME}/sums/val.parquet"]
     assert fields["trainer.max_token_len_per_gpu"] == 9216
+    assert not {key for key in fields if key.startswith("verl.data")}
     assert fields["reward.overlong_buffer_len"] == 512
     assert fields["algorithm.kl_loss_coef"] == 0.002
     assert fields["verl.actor_rollout_ref.rollout.engine_kwargs.vllm.seed"] == 3

@@ -30,6 +30,8 @@ UNBOUNDED = ("gpg",)  # losses with neither a clip nor a penalty of their own
 
 def group_has_siblings(t: Trial) -> Iterator[Problem]:
     """grpo and rloo compare the samples of one prompt; with one sample there is nothing to compare."""
+    if "distillation" in t.verl:  # a teacher's loss, beside or instead of an advantage
+        return
     if t.rollout.n < 2 and t.algorithm.adv_estimator in OF_GROUPS:
         yield Problem(
             "rollout.n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hysweep.check import legal
-from hysweep.check.numbers import data_parallel, divisors
+from hysweep.check.numbers import data_parallel, divisors, has_shape
 from hysweep.compile import uses_v1
 from hysweep.schema import Problem, Severity, Stage, Trial
 
@@ -73,7 +73,7 @@ def micro_batch_divides(t: Trial) -> Iterator[Problem]:
 def lengths_fit_engine(t: Trial) -> Iterator[Problem]:
     """prompt + response <= max_model_len <= max_position_embeddings; verl clamps generation in silence."""
     longest = t.trainer.max_prompt_length + t.trainer.max_response_length
-    limit = t.model.shape.max_position_embeddings
+    limit = t.model.shape.max_position_embeddings if has_shape(t) else longest + (t.rollout.max_model_len or 0)
     if longest > limit:
         yield Problem(
             "trainer.max_prompt_length + max_response_length",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hysweep.check.numbers import either
+from hysweep.check.numbers import either, has_shape
 from hysweep.check.versions import installed, unfit
 from hysweep.compile import (
     flatten,
     ignored,
+    is_shared,
     keys_of,
     moved,
     requirements,
@@ -27,7 +28,7 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
     keys, passed = keys_of(t), dict(flatten(t.verl))
     ours = trainer_values(replace(t, verl={}))
     for key, value in passed.items():
-        if key in ours:
+        if key in ours and not is_shared(key):
             why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
             yield Problem(f"verl.{key}", value, why, cure)
         elif history := moved(key):
@@ -89,7 +90,7 @@ def passed_values_are_legal(t: Trial) -> Iterator[Problem]:
     if rank and rank not in LORA_RANKS:
         cure = f"try one of {', '.join(map(str, LORA_RANKS))}"
         yield Problem("verl.actor_rollout_ref.model.lora_rank", rank, "is no rank that vLLM serves", cure, Stage.START)
-    if passed.get("actor_rollout_ref.model.mtp.enable") and not t.model.shape.num_nextn_predict_layers:
+    if passed.get("actor_rollout_ref.model.mtp.enable") and has_shape(t) and not t.model.shape.num_nextn_predict_layers:
         why = f"{t.model.name} has no layers for it"
         yield Problem("verl.actor_rollout_ref.model.mtp.enable", True, why, "leave it out", Stage.START)
     sequence = "actor_rollout_ref.actor.megatron.sequence_parallel"

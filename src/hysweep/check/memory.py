@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hysweep.check.numbers import has_shape
 from hysweep.estimate import estimate
 from hysweep.schema import Problem, Severity, Stage, Trial
 
@@ -19,7 +20,7 @@ CURES = {
 
 def memory_fits(t: Trial) -> Iterator[Problem]:
     """A phase that is over the GPU's memory by more than the estimate errs; one that is near it is a warning."""
-    if not t.has_gpu or t.cluster.gpu_memory_gib is None:
+    if not t.has_gpu or t.cluster.gpu_memory_gib is None or not has_shape(t):
         return
     card = t.cluster.gpu_memory_gib
     for verdict in estimate(t).verdicts:

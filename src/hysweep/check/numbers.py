@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hysweep.schema import Trial
+from hysweep.schema.groups import Shape
 
 
 def divisors(number: int, near: int, count: int = 4) -> str:
@@ -25,3 +26,8 @@ def data_parallel(trial: Trial) -> int:
         return trial.world_size
     each = p.tensor * p.pipeline * p.context
     return trial.world_size // each if trial.world_size % each == 0 else 0
+
+
+def has_shape(trial: Trial) -> bool:
+    """Whether anything is known of the model's shape: nothing is of a hub's id that no option names."""
+    return trial.model.shape != Shape()

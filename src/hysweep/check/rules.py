@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     keys.passed_values_are_legal,
     keys.kernels_are_fused,
     memory.memory_fits,
+    topology.shape_is_known,
     batches.mini_batches_fill_batch,
     batches.mini_batch_splits_over_ranks,
     batches.token_budgets_hold_a_sequence,

@@ -11,8 +11,8 @@ from math import gcd
 from typing import Any
 
 from hysweep.check import legal
-from hysweep.check.numbers import divisors, either
-from hysweep.schema import Problem, Stage, Trial, suggest
+from hysweep.check.numbers import divisors, either, has_shape
+from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 # Megatron-core 0.16: TransformerConfig.recompute_modules
 RECOMPUTED = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
@@ -102,6 +102,8 @@ def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
 
 def tensor_divides_model(t: Trial) -> Iterator[Problem]:
     """Heads must split over tensor ranks, key-value heads split or repeat; feed-forward widths split."""
+    if not has_shape(t):
+        return
     s = t.model.shape
     sides = [("rollout.tensor", t.rollout.tensor)]
     if t.parallelism.engine == "megatron":
@@ -129,6 +131,8 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
 
 def experts_split(t: Trial) -> Iterator[Problem]:
     """num_experts % expert == 0, and only a mixture has experts."""
+    if not has_shape(t):
+        return
     s, p = t.model.shape, t.parallelism
     if p.engine != "megatron" or p.expert == 1:
         return
@@ -146,6 +150,8 @@ def experts_split(t: Trial) -> Iterator[Problem]:
 
 def layers_split(t: Trial) -> Iterator[Problem]:
     """Every layer must be built: num_layers % (pipeline * virtual_pipeline) == 0. Megatron drops the rest."""
+    if not has_shape(t):
+        return
     s, p = t.model.shape, t.parallelism
     if p.engine != "megatron":
         return
@@ -203,6 +209,8 @@ def _uneven(layers: int, stages: int) -> tuple[int, int]:
 
 def fsdp_ranks_share_sequences(t: Trial) -> Iterator[Problem]:
     """Ulysses splits the heads, and needs packed sequences (verl/workers/engine/fsdp/transformer_impl.py)."""
+    if not has_shape(t):
+        return
     p, heads = t.parallelism, t.model.shape.num_attention_heads
     if p.engine != "fsdp2" or p.context == 1:
         return
@@ -244,6 +252,8 @@ def router_settings_travel(t: Trial) -> Iterator[Problem]:
 
 def widths_split(t: Trial) -> Iterator[Problem]:
     """Feed-forward widths divide over tensor ranks, an expert's over the experts' own."""
+    if not has_shape(t):
+        return
     s, p = t.model.shape, t.parallelism
     if p.engine != "megatron":
         return
@@ -282,6 +292,8 @@ def recomputation_is_whole(t: Trial) -> Iterator[Problem]:
 
 def transformer_fields_agree(t: Trial) -> Iterator[Problem]:
     """Fields of Megatron's TransformerConfig that are passed on by name, and what they exclude."""
+    if not has_shape(t):
+        return
     given, p, s = transformer_config(t), t.parallelism, t.model.shape
     node = "verl.actor_rollout_ref.actor.megatron.override_transformer_config"
     if p.engine != "megatron":
@@ -327,3 +339,16 @@ def transformer_config(t: Trial) -> dict[str, Any]:
     for name in ["actor_rollout_ref", "actor", "megatron", "override_transformer_config"]:
         node = node.get(name, {}) if isinstance(node, dict) else {}
     return t.model.transformer_config | (node if isinstance(node, dict) else {})
+
+
+def shape_is_known(t: Trial) -> Iterator[Problem]:
+    """Advice: what divides, fits and is long enough cannot be looked at without the model's shape."""
+    if not has_shape(t):
+        yield Problem(
+            "model.shape",
+            "unknown",
+            f"nothing is known of {t.model.path}: neither layout, lengths nor memory were looked at",
+            "choose a model= option, or give model.path=DIR with its config.json",
+            Stage.NEVER,
+            Severity.WARNING,
+        )

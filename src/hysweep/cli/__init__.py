@@ -86,15 +86,20 @@ def show(overrides: tuple[str, ...], verl: bool, doc: bool, as_json: bool, confi
 
 @hysweep.command(epilog="Example: hysweep check experiment=hy3_dapo_math parallelism.expert=6")
 @click.option("--strict", is_flag=True, help="Warnings count as problems.")
+@click.option("--verl-command", metavar="FILE", help="Look at a launch script or a command line of verl's instead.")
 @JSON
 @SWEEP
 @CONFIG_DIR
 @OVERRIDES
-def check(overrides: tuple[str, ...], strict: bool, as_json: bool, config_dirs: tuple[str, ...]) -> None:
+def check(
+    overrides: tuple[str, ...], strict: bool, verl_command: str | None, as_json: bool, config_dirs: tuple[str, ...]
+) -> None:
     """Find what cannot work, or would be ignored, before anything runs. Also of a whole sweep."""
-    from hysweep.cli.desk import check as answer
+    from hysweep.cli import desk
 
-    sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], strict, as_json))
+    if verl_command is not None:
+        sys.exit(desk.check_command(verl_command, list(overrides), strict, as_json))
+    sys.exit(desk.check(list(overrides), [Path(d) for d in config_dirs], strict, as_json))
 
 
 @hysweep.command(epilog="Example: hysweep estimate experiment=hy3_dapo_math memory.use_fused_kernels=false")

@@ -70,6 +70,33 @@ def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_js
     return 1 if bad else 0
 
 
+def check_command(file: str, overrides: list[str], strict: bool, as_json: bool) -> int:
+    """A command line or script of somebody else's; the only override that it takes is which verl it is for."""
+    from hysweep.cli.importing import read
+    from hysweep.scripts import import_script
+    from hysweep.scripts.problems import problems_of
+
+    others = [o for o in overrides if not o.startswith("trainer.verl=")]
+    if others:
+        key, _, value = others[0].partition("=")
+        raise BadInput(Problem(key, value, "cannot be set beside --verl-command", "leave it out, or hysweep import it"))
+    verl = overrides[-1].partition("=")[2] if overrides else Composer().compose().trial.trainer.verl
+    imported = import_script(read(file), file, "command", verl, {})
+    problems = problems_of(imported)
+    bad = [p for p in problems if strict or p.severity is Severity.ERROR]
+    if as_json:
+        notes = [{"line": n.line, "text": n.text, "what": n.what} for n in imported.notes]
+        answer = {"problems": [p.as_dict() for p in problems], "not_understood": notes, "verl": verl}
+        click.echo(json.dumps(answer, indent=1, default=str))
+        return 1 if bad else 0
+    print_problems([Preview({}, None, "", tuple(problems))])
+    for note in imported.notes:
+        click.echo(str(note))
+    found = "no problem found" if not problems else f"{len(bad)} to mend" if bad else "it can run"
+    click.echo(f"{len(imported.rows)} overrides looked at, for verl {verl}: {found}")
+    return 1 if bad else 0
+
+
 def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> int:
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)

@@ -26,7 +26,7 @@ def import_(file: str, output: Path | None, verl: str, given: Sequence[str], for
         raise BadInput(Problem("--json", "stdout", "is where the experiment goes", "add -o FILE"))
     if output is not None and output.exists() and not force:
         raise BadInput(Problem("--output", output, "is there already", "give another, or add --force"))
-    imported = import_script(_read(file), file if file != STDIN else "stdin", _label(file, output), verl, _given(given))
+    imported = import_script(read(file), file if file != STDIN else "stdin", _label(file, output), verl, _given(given))
     if output is None:
         click.echo(imported.text, nl=False)
     else:
@@ -38,7 +38,7 @@ def import_(file: str, output: Path | None, verl: str, given: Sequence[str], for
     return 1 if imported.faults or imported.unmeant else 0
 
 
-def _read(file: str) -> bytes:
+def read(file: str) -> bytes:
     if file == STDIN:
         return sys.stdin.buffer.read()
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from hysweep.compile.pins import requirements
 from hysweep.embedded import assets
 from hysweep.schema import Leaf, Trial, leaves
 from hysweep.schema.groups import FSDP, MEGATRON
-from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT
+from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, Knob
 from hysweep.schema.override import emit
 
 MODEL_ENGINE = {"fsdp2": "dp", "megatron": "megatron"}
@@ -101,6 +104,20 @@ def is_dead(trial: Trial, leaf: Leaf) -> bool:
 def ignored(trial: Trial) -> Iterator[Leaf]:
     """The fields that somebody set and that nothing will read."""
     return (leaf for leaf in leaves(trial) if leaf.value != leaf.default and is_dead(trial, leaf))
+
+
+@cache
+def _second_keys() -> frozenset[str]:
+    groups = (hint for hint in typing.get_type_hints(Trial).values() if is_dataclass(hint))
+    return frozenset(key for g in groups for f in fields(g) for key in f.metadata.get("knob", Knob()).keys[1:])
+
+
+def is_shared(key: str) -> bool:
+    """Whether a field of ours sets this key along with another: then `verl` may say it otherwise.
+
+    Reference and critic follow the actor, a seed seeds everything: the field says it for all, `verl` for one.
+    """
+    return key in _second_keys() or key.startswith((f"{REF}.", "critic.")) or key == f"{ROLLOUT}.name"
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -280,7 +297,7 @@ def _reward(trial: Trial) -> dict[str, Any]:
             f"{buffer}.enable": True,
             f"{buffer}.len": length,
             f"{buffer}.penalty_factor": reward.overlong_penalty,
-            f"{buffer}.log": True,
+            f"{buffer}.log": reward.overlong_log,
             "reward.reward_kwargs.max_resp_len": trial.trainer.max_response_length,
         }
     return values

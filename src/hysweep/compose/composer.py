@@ -37,6 +37,8 @@ from hysweep.schema.knob import Leaf
 SHIPPED = Path(__file__).parent.parent / "conf"
 KEPT = 256  # command lines whose result is kept
 
+NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
+
 # What Hydra and OmegaConf raise on a user's input: their own errors, and what falls through them where a file is no
 # YAML, or holds a list where a mapping must be, or an option has a name that is no text.
 MISCOMPOSED = (HydraException, OmegaConfBaseException, yaml.YAMLError, AttributeError, TypeError, ValueError,
@@ -247,8 +249,9 @@ class Composer:
                 continue  # said where it is composed
             prefix = "" if _is_global(path) else f"{path.parent.name}."
             for key, node in _scalars(root, prefix):
-                is_text = node.style is not None or self.words.fields.get(key) is not str
-                if not is_text and str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
+                if node.style is not None or node.tag not in NUMBERS or self.words.fields.get(key) is not str:
+                    continue
+                if str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
                     why = f"in {path} reads as a number or a claim, and the field takes a text"
                     faults.append(Problem(key, node.value, why, f"put it in quotes: '{node.value}'"))
         return faults

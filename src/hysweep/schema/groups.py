@@ -570,6 +570,9 @@ class Reward:
     overlong_penalty: float = knob(
         1.0, "DAPO: the penalty at the full length", when={"reward.manager": ("dapo",)}, low=0
     )
+    overlong_log: bool = knob(
+        True, "DAPO: log the penalty as a metric", when={"reward.manager": ("dapo",)}, learned=False
+    )
     workers: int = knob(8, "processes that score", "reward.num_workers", learned=False, low=1)
 
 

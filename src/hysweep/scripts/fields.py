@@ -162,6 +162,10 @@ def _model_path(source: Source) -> Any:
     return source.tree[f"{MODEL}.path"]
 
 
+def _buffer_log(source: Source) -> Any:
+    return _explicit(source, f"{BUFFER}.log")
+
+
 def _critic_path(source: Source) -> Any:
     path = source.tree.get("critic.model.path")
     return path if "critic.model.path" in source.explicit and path != _model_path(source) else None
@@ -203,6 +207,7 @@ DERIVED: dict[str, Rule] = {
     "reward.function_path": _copied("reward.custom_reward_function.path"),
     "reward.overlong_buffer_len": _buffer_len,
     "reward.overlong_penalty": _buffer_penalty,
+    "reward.overlong_log": _buffer_log,
     "algorithm.critic_path": _critic_path,
     "algorithm.gdpo_reward_keys": _gdpo("reward_keys"),
     "algorithm.gdpo_reward_weights": _gdpo("reward_weights"),

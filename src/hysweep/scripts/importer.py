@@ -15,12 +15,12 @@ from hysweep.compose.grammar import Vocabulary
 from hysweep.schema import BadInput, Problem, Trial, leaves
 from hysweep.scripts.bash import decode
 from hysweep.scripts.experiment import Experiment, differing
-from hysweep.scripts.fields import Source, is_unknown_number, put, wanted
+from hysweep.scripts.fields import Source, get, is_unknown_number, put, wanted
 from hysweep.scripts.launch import MAIN, Launch, launches
 from hysweep.scripts.options import FIRST, choose, model_option
-from hysweep.scripts.proof import Difference, compare, compose_written, marked_environment
+from hysweep.scripts.proof import Difference, compare, compose_written, marked_environment, rooted
 from hysweep.scripts.scope import Note
-from hysweep.scripts.settings import COUNTED_TOGETHER, Row, Setting, Settings, engine_of, read_settings
+from hysweep.scripts.settings import COUNTED_TOGETHER, Row, Setting, Settings, engine_of, read_settings, says_megatron
 from hysweep.scripts.shell import Script, read_script
 from hysweep.scripts.tree import Unresolved, resolved, same
 
@@ -143,7 +143,10 @@ def _count_by_gpu(key: str, tree: dict[str, Any], settings: Settings) -> None:
 def _experiment(
     source: Source, composer: Composer, keys: TrainerKeys, label: str, verl: str
 ) -> tuple[Experiment, Trial]:
-    found = wanted(source, composer.compose([]).trial, composer.words.fields)
+    any_trial = composer.compose([f"{group}={option}" for group, option in FIRST.items()]).trial
+    found = wanted(source, any_trial, composer.words.fields)
+    alive = _alive(put(any_trial, found))
+    found = {path: get(alive, path) for path in found}
     options = choose(found, int(found.get("cluster.nodes", 1)))
     base = composer.compose([f"{group}={option}" for group, option in options.items()]).trial
     trial = _alive(put(base, found | {"trainer.verl": verl}))
@@ -184,7 +187,7 @@ def _passed(source: Source, trial: Trial, keys: TrainerKeys) -> list[tuple[str, 
     ours = trainer_values(trial)
     return [
         (d.key, d.before)
-        for d in compare(source, trial, keys)
+        for d in compare(source, rooted(trial), keys)
         if not d.is_meant and d.key in keys and d.key != "model_engine" and (d.key in source.explicit or d.key in ours)
     ]
 
@@ -209,7 +212,7 @@ def _explain(
         if key in experiment.verl:
             row.became = f"verl.{key}"
             if key in ours:
-                row.remark = row.remark or f"no field can say it: the field's own value is {ours[key]}"
+                row.remark = row.remark or f"no field can say it: hysweep's own value is {ours[key]}"
         elif key in by_key:
             row.remark = row.remark or by_key[key].why
         elif key in owners and key in ours:
@@ -240,9 +243,14 @@ def _derived(key: str) -> str:
 
 
 def _of_launch(launch: Launch) -> list[Note]:
-    if launch.module == MAIN:
-        return []
-    return [Note(launch.line, launch.module, "is another entry point: its overrides are read as those of main_ppo")]
+    notes = []
+    if launch.module != MAIN:
+        what = "is another entry point: its overrides are read as those of main_ppo"
+        notes.append(Note(launch.line, launch.module, what))
+    if says_megatron(launch):
+        what = "verl takes dp and refuses the keys of megatron: read as model_engine=megatron"
+        notes.append(Note(launch.line, "strategy=megatron without model_engine", what))
+    return notes
 
 
 def _of_model(launch: Launch, trial: Trial) -> list[Note]:

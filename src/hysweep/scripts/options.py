@@ -50,6 +50,12 @@ def choose(wanted: Mapping[str, Any], nodes: int) -> dict[str, str]:
 def model_option(path: str) -> str | None:
     """The shipped model of that name, or of the name that only says how it was tuned."""
     names = {_base(str(content["model"].get("path", ""))): name for name, content in _contents("model").items()}
+    # Hy3's reads $MODEL_PATH, as its script does: its default is its name
+    names |= {
+        _base(default): path.stem
+        for path in (SHIPPED / "model").glob("*.yaml")
+        for default in re.findall(r"^path: \$\{oc\.env:\w+,([^}]*)\}", path.read_text(encoding="utf-8"), re.M)
+    }
     return names.get(_base(path)) if path else None
 
 

@@ -17,7 +17,7 @@ from hysweep.compose import Composer
 from hysweep.schema import Trial, leaves
 from hysweep.schema.groups import MEGATRON
 from hysweep.schema.knob import ACTOR, REF, ROLLOUT
-from hysweep.scripts.fields import BUFFER, Source
+from hysweep.scripts.fields import BUFFER, Source, get, put
 from hysweep.scripts.scope import END, ENV
 from hysweep.scripts.settings import OWN
 from hysweep.scripts.tree import literal, resolved, same
@@ -36,6 +36,7 @@ ALWAYS = {
     f"{MEGATRON}.vanilla_mbridge": "hysweep loads models through Megatron-Bridge",
 }
 MISSING = "???"  # OmegaConf's word for a value that somebody must give
+PATHS = ("model.path", "algorithm.critic_path", "data.train_files", "data.val_files", "reward.function_path")
 SEEDS = ("data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed")
 
 
@@ -57,6 +58,19 @@ def compose_written(text: str) -> Trial:
         file.parent.mkdir()
         file.write_text(text, encoding="utf-8")
         return Composer([Path(directory)]).compose(["experiment=imported"]).trial
+
+
+def rooted(trial: Trial) -> Trial:
+    """A trial whose paths begin with the mark of a variable, so that they are absolute ones to compile."""
+
+    def root(value: Any) -> Any:
+        return [root(v) for v in value] if isinstance(value, list) else f"/{value}" if _is_marked(value) else value
+
+    return put(trial, {path: root(get(trial, path)) for path in PATHS})
+
+
+def _is_marked(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(ENV)
 
 
 def compare(source: Source, trial: Trial, keys: TrainerKeys) -> Iterator[Difference]:
@@ -135,7 +149,7 @@ def _list(value: Any) -> list[Any]:
 def _absolute(value: Any) -> list[Any]:
     """A path, or several, as compile has them. A variable of the environment holds an absolute one, or nobody knows."""
     return [
-        str(Path(v).expanduser().absolute()) if isinstance(v, str) and not v.startswith(ENV) else v
+        str(Path(v).expanduser().absolute()) if isinstance(v, str) and not _is_marked(v) else v
         for v in _list(canonical(value))
     ]
 

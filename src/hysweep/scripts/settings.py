@@ -25,6 +25,7 @@ OWN = {
 # Of all GPUs together, where their successors count those of one.
 COUNTED_TOGETHER = (f"{ACTOR}.ppo_micro_batch_size", f"{ROLLOUT}.log_prob_micro_batch_size",
                     f"{REF}.log_prob_micro_batch_size", "critic.ppo_micro_batch_size")  # fmt: skip
+MEGATRON = "megatron"
 OC_ENV = re.compile(r"\$\{oc\.env:([^{}]*)\}")
 NAME = re.compile(r"[A-Za-z_][\w\-]*\Z")
 
@@ -59,8 +60,18 @@ class Settings:
 
 def engine_of(launch: Launch) -> str:
     """dp, megatron, or what else the command line names."""
-    named = [w.text.lstrip("+").partition("=")[2] for w in launch.overrides if _key(w.text) == "model_engine"]
-    return (named[-1].strip("'\"") if named else launch.engine) or "dp"
+    return _last(launch, "model_engine") or (MEGATRON if says_megatron(launch) else launch.engine) or "dp"
+
+
+def says_megatron(launch: Launch) -> bool:
+    """Whether only its strategy says so: verl itself would take dp, and refuse the keys of megatron."""
+    is_other = _last(launch, "model_engine") or launch.engine == MEGATRON
+    return not is_other and _last(launch, f"{ACTOR}.strategy") == MEGATRON
+
+
+def _last(launch: Launch, key: str) -> str:
+    named = [w.text.partition("=")[2].strip("'\"") for w in launch.overrides if _key(w.text) == key]
+    return named[-1] if named else ""
 
 
 def read_settings(launch: Launch, scope: Scope, engine: str, keys: TrainerKeys) -> Settings:
