@@ -121,6 +121,38 @@ def test_a_problem_with_a_list_is_told_as_any_other() -> None:
     assert "problem: algorithm.gdpo_reward_weights = [1.0]: are not as many" in answer.stdout
 
 
+@pytest.mark.parametrize("verb", [["plan"], ["show", "--verl"], ["check"]])
+@pytest.mark.parametrize(
+    "override", ["+verl.actor_rollout_ref.actor.shufle=true", "data.train_files=[[d/a.parquet]]", "algorithm=dro"]
+)
+def test_what_the_trainer_does_not_take_is_said_by_every_verb(verb: list[str], override: str) -> None:
+    answer = hysweep(*verb, override, "trainer.verl=220e903")
+    assert answer.returncode in (1, 2), answer
+    assert "Traceback" not in answer.stderr
+    assert (
+        override.partition("=")[0].lstrip("+") in answer.stdout + answer.stderr
+        or "dro" in answer.stdout + answer.stderr
+    )
+
+
+def test_a_root_of_ones_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cfg").mkdir()
+    (tmp_path / "cfg" / "trial.yaml").write_text("foo: 1\n")
+    answer = hysweep("check", "--config-dir", "cfg")
+    assert (answer.returncode, "trial.yaml" in answer.stderr) == (2, True)
+
+
+def test_layouts_keep_to_what_is_given(tmp_path: Path) -> None:
+    words = ("layouts", "experiment=hy3_dapo_math", "parallelism.pipeline=16", "rollout.tensor=16", "--json")
+    rows = json.loads(hysweep(*words).stdout)["layouts"]
+    assert {(row["pipeline"], row["rollout_tensor"]) for row in rows} == {(16, 16)}
+    sweep = hysweep(*words[:-1], "--top", "3", "--sweep", "mine/sweep/best.yaml")
+    assert sweep.returncode == 0, sweep
+    checked = hysweep("check", "--config-dir", "mine", "sweep=best", "--json")
+    assert [len(json.loads(checked.stdout)), checked.returncode] == [3, 0], checked
+    assert hysweep(*words[:-1], "--sweep", "mine/sweep/best.yaml").returncode == 2, "it is there already"
+
+
 def test_warnings_stop_only_the_strict() -> None:
     words = ("check", "rollout.temperature=0.3")
     assert hysweep(*words).returncode == 0

@@ -142,7 +142,7 @@ def test_more_ranks_to_a_tensor_or_a_sequence_are_never_more_memory(trials, data
     p = replace(trial.parallelism, expert_tensor=trial.parallelism.expert_tensor or 1)
     more = replace(p, **{which: 2 * getattr(p, which)})
     # norms and routers are whole on every tensor rank, so the optimizer of those grows where nothing else shrinks
-    assert_at_most(replace(trial, parallelism=more), replace(trial, parallelism=p), slack=1e-3)
+    assert_at_most(replace(trial, parallelism=more), replace(trial, parallelism=p), slack=1e-2)
 
 
 @settings(max_examples=25)

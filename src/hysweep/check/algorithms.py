@@ -97,6 +97,11 @@ def numbers_are_above_zero(t: Trial) -> Iterator[Problem]:
         "sapo": ("tau_pos", "tau_neg"),
         "dro": ("dro_beta",),
     }
+    if a.loss_mode == "clip_cov" and a.clip_cov_lb >= a.clip_cov_ub:
+        why = f"is not below clip_cov_ub = {a.clip_cov_ub}: no token lies between"
+        yield Problem("algorithm.clip_cov_lb", a.clip_cov_lb, why, "1 and 5 are usual", Stage.NEVER)
+    if a.use_filter_groups and not a.filter_groups_metric:
+        yield Problem("algorithm.filter_groups_metric", "''", "names no metric", "give acc or reward", Stage.START)
     for name in needed.get(a.loss_mode, ()):
         if not getattr(a, name):
             yield Problem(

@@ -42,7 +42,7 @@ def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
     if not t.trainer.use_dynamic_batch:
         return
     longest = t.trainer.max_prompt_length + t.trainer.max_response_length
-    context = t.parallelism.context if t.parallelism.engine == "megatron" else 1
+    context = t.parallelism.context  # Ulysses multiplies it too (verl/workers/engine/utils.py)
     for name in ("max_token_len_per_gpu", "log_prob_max_token_len_per_gpu"):
         budget = getattr(t.trainer, name)
         if not legal.budget_holds(budget, context, longest):

@@ -31,6 +31,16 @@ def files_exist(t: Trial) -> Iterator[Problem]:
                 known = [f"embedded:{n}" for n in assets.NAMES]
                 yield Problem(key, name, "is not shipped", suggest(name, known))
             continue
+        if key == "model.path" and not name.strip():
+            yield Problem(key, "''", "names no model", "give a directory, or the id of a model on a hub", Stage.START)
+            continue
+        if (
+            key == "model.path"
+            and Path(name).expanduser().exists()
+            and not (Path(name).expanduser() / "config.json").is_file()
+        ):
+            yield Problem(key, name, "holds no config.json", "give a directory in Hugging Face format", Stage.START)
+            continue
         if key == "model.path" and not name.startswith(("/", "~", ".")):
             continue  # the id of a model on a hub: not ours to look up here
         if (

@@ -8,16 +8,19 @@ from dataclasses import replace
 from hysweep.check.numbers import either, has_shape
 from hysweep.check.versions import installed, unfit
 from hysweep.compile import (
+    PLACED,
     flatten,
     ignored,
+    is_dead,
     is_shared,
     keys_of,
     moved,
     requirements,
     trainer_values,
 )
-from hysweep.schema import Problem, Stage, Trial, suggest
+from hysweep.schema import Problem, Stage, Trial, leaves, suggest
 
+RESERVED = {"RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
 # verl/utils/tracking.py: Tracking.supported_backend
 LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file")
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM: LoRAConfig.max_lora_rank
@@ -26,9 +29,23 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM: LoRAConfig.max_lora_ra
 def passed_keys_exist(t: Trial) -> Iterator[Problem]:
     """`verl` may name any key of this verl that no field of ours sets."""
     keys, passed = keys_of(t), dict(flatten(t.verl))
+    fields = {leaf.knob.keys[0]: leaf for leaf in leaves(t) if leaf.knob.keys}
     ours = trainer_values(replace(t, verl={}))
     for key, value in passed.items():
-        if key in ours and not is_shared(key):
+        field = fields.get(key)
+        if key in PLACED:
+            why, cure = "is set by hysweep for each trial, by its directory", "leave it out"
+            yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
+        elif key.startswith("critic.") and t.algorithm.adv_estimator != "gae":
+            yield Problem(f"verl.{key}", value, "has no effect: there is no critic", "leave it out", Stage.NEVER)
+        elif key == "actor_rollout_ref.actor.clip_ratio":
+            why = "has no effect: clip_ratio_low and clip_ratio_high win"
+            yield Problem(f"verl.{key}", value, why, "use algorithm.clip_ratio_low and _high", Stage.NEVER)
+        elif field is not None and not is_shared(key):
+            why = "has no effect beside the other settings" if is_dead(t, field) else "has a field of its own"
+            cure = "leave it out" if is_dead(t, field) else f"use {field.path}"
+            yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER if is_dead(t, field) else Stage.COMPOSE)
+        elif key in ours and not is_shared(key):
             why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
             yield Problem(f"verl.{key}", value, why, cure)
         elif history := moved(key):
@@ -86,6 +103,23 @@ def passed_values_are_legal(t: Trial) -> Iterator[Problem]:
                 f"give rollout.max_num_batched_tokens={longest}, or leave it out",
                 Stage.START,
             )
+    if passed.get(f"{rollout}.pipeline_model_parallel_size", 1) != 1:
+        why = "no engine of verl's has pipeline ranks"
+        yield Problem(f"verl.{rollout}.pipeline_model_parallel_size", "", why, "leave it out", Stage.START)
+    for name, least in (
+        ("prompt_length", t.trainer.max_prompt_length),
+        ("response_length", t.trainer.max_response_length),
+    ):
+        given = passed.get(f"{rollout}.{name}")
+        if isinstance(given, int) and given < least:
+            why = f"is below trainer.max_{name} = {least}: what is longer is cut in silence"
+            yield Problem(f"verl.{rollout}.{name}", given, why, "leave it out", Stage.NEVER)
+    ref, actor = "actor_rollout_ref.ref.megatron", "actor_rollout_ref.actor.megatron"
+    ours = trainer_values(t) if any(key.startswith(f"{ref}.") for key in passed) else {}
+    for key in (k for k in passed if k.startswith(f"{ref}.") and k.endswith("parallel_size")):
+        if passed[key] != ours.get(key.replace(ref, actor), 1):
+            why = "is not the actor's: one grid of ranks serves both, and the first to start decides"
+            yield Problem(f"verl.{key}", passed[key], why, "leave it out", Stage.NEVER)
     rank = passed.get("actor_rollout_ref.model.lora_rank", 0)
     if rank and rank not in LORA_RANKS:
         cure = f"try one of {', '.join(map(str, LORA_RANKS))}"
@@ -124,3 +158,10 @@ def kernels_are_fused(t: Trial) -> Iterator[Problem]:
     if t.parallelism.engine == "megatron" and t.memory.use_fused_kernels and not t.memory.use_remove_padding:
         why = "has no effect: verl fuses only with packed sequences"
         yield Problem("memory.use_fused_kernels", True, why, "set memory.use_remove_padding=true", Stage.NEVER)
+
+
+def environment_is_free(t: Trial) -> Iterator[Problem]:
+    """Variables that each trial sets itself, or verl for each worker: others' values would be overwritten."""
+    for name in sorted(RESERVED & set(t.cluster.env)):
+        why = "is set for each trial, or by verl for each worker"
+        yield Problem(f"cluster.env.{name}", t.cluster.env[name], why, "leave it out", Stage.NEVER)

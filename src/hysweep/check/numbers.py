@@ -22,9 +22,7 @@ def either(options: Iterable[object]) -> str:
 def data_parallel(trial: Trial) -> int:
     """Ranks that see different data: the world over the ranks that share a sample. 0 if it does not divide."""
     p = trial.parallelism
-    if p.engine != "megatron":
-        return trial.world_size
-    each = p.tensor * p.pipeline * p.context
+    each = p.tensor * p.pipeline * p.context if p.engine == "megatron" else p.context
     return trial.world_size // each if trial.world_size % each == 0 else 0
 
 

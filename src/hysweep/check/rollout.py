@@ -53,6 +53,9 @@ def engine_step_holds_sequences(t: Trial) -> Iterator[Problem]:
 
 
 def temperature_leaves_diversity(t: Trial) -> Iterator[Problem]:
+    """Nothing to draw from, or too little; vLLM's SamplingParams wants top_p above 0."""
+    if t.rollout.top_p == 0:
+        yield Problem("rollout.top_p", 0.0, "leaves nothing to draw from", "1 is usual", Stage.ROLLOUT)
     if t.rollout.temperature == 0:
         yield Problem(
             "rollout.temperature",

@@ -116,7 +116,7 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
                 key,
                 tensor,
                 f"must divide num_attention_heads = {s.num_attention_heads}",
-                f"try {divisors(s.num_attention_heads, tensor)}",
+                f"try {divisors(gcd(s.num_attention_heads, t.world_size), tensor)}",
                 Stage.START,
             )
         else:
@@ -176,7 +176,11 @@ def layers_split(t: Trial) -> Iterator[Problem]:
         )
     elif not legal.stages_split(s.num_layers, p.pipeline, p.first_stage_layers or 0, p.last_stage_layers or 0):
         wish = "parallelism.pipeline" if not ends else f"parallelism.{' and '.join(k for k, v in given.items() if v)}"
-        cure = f"try {divisors(s.num_layers, p.pipeline)}" if not ends else "leave whole stages for the others"
+        cure = (
+            f"try {divisors(gcd(s.num_layers, t.world_size), p.pipeline)}"
+            if not ends
+            else "leave whole stages for the others"
+        )
         if not ends and s.num_layers > p.pipeline > 2:
             uneven = _uneven(s.num_layers, p.pipeline)
             cure += f", or parallelism.first_stage_layers={uneven[0]} and last_stage_layers={uneven[1]}"
@@ -205,6 +209,30 @@ def _uneven(layers: int, stages: int) -> tuple[int, int]:
         each -= 1
         left = layers - each * (stages - 2)
     return left - left // 2, left // 2
+
+
+def fsdp_shards_fill_world(t: Trial) -> Iterator[Problem]:
+    """Copies of the parameters are whole groups of ranks (verl: a device mesh of world / fsdp_size by fsdp_size)."""
+    size = t.parallelism.fsdp_size
+    if t.parallelism.engine == "fsdp2" and size != -1 and (size < 1 or t.world_size % size):
+        cure = f"give -1, or try {divisors(t.world_size, max(size, 1))}"
+        yield Problem("parallelism.fsdp_size", size, f"must divide the {t.world_size} GPUs", cure, Stage.START)
+
+
+def shape_is_sound(t: Trial) -> Iterator[Problem]:
+    """What no model can have."""
+    s = t.model.shape
+    if s.num_attention_heads % s.num_key_value_heads:
+        why = f"must divide num_attention_heads = {s.num_attention_heads}"
+        cure = f"try {divisors(s.num_attention_heads, s.num_key_value_heads)}"
+        yield Problem("model.shape.num_key_value_heads", s.num_key_value_heads, why, cure, Stage.START)
+    if s.num_experts and not 0 < s.num_experts_per_token <= s.num_experts:
+        why = f"is not within 1 and num_experts = {s.num_experts}"
+        yield Problem("model.shape.num_experts_per_token", s.num_experts_per_token, why, "8 is usual", Stage.START)
+    if s.num_experts and not s.moe_intermediate_size:
+        yield Problem(
+            "model.shape.moe_intermediate_size", 0, "experts need a width", "see its config.json", Stage.START
+        )
 
 
 def fsdp_ranks_share_sequences(t: Trial) -> Iterator[Problem]:

@@ -118,6 +118,11 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
         "gpus_per_trial": trial.world_size if trial.has_gpu else 0,
         "timeout_min": job.timeout_min,
         "gpu_hours_at_most": (min(most_hours, budget) if budget else most_hours) if trial.has_gpu else 0.0,
+        "tokens_per_gpu": trial.trainer.max_token_len_per_gpu if trial.trainer.use_dynamic_batch else None,
+        "tokens_per_context_group": trial.trainer.max_token_len_per_gpu * trial.parallelism.context
+        if trial.trainer.use_dynamic_batch
+        else None,
+        "longest_sequence": trial.trainer.max_prompt_length + trial.trainer.max_response_length,
         "points_looked_at": len(looked),
         "infeasible": len(looked) - len(feasible),
     }

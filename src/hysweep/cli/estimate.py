@@ -14,6 +14,7 @@ import platformdirs
 from rich.console import Console
 from rich.table import Table
 
+from hysweep.check import check_trial, errors
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
 from hysweep.estimate import Estimate
@@ -39,7 +40,10 @@ def estimate(
     if html is not None:
         c = trial.cluster
         title = f"{trial.model.name} on {c.nodes} × {c.gpus_per_node} {c.gpu}: memory of a GPU, estimated"
-        write_text(html, page(found, title))
+        try:
+            write_text(html, page(found, title))
+        except OSError as e:
+            raise BadInput(Problem("--html", html, (e.strerror or str(e)).lower(), "give another place")) from e
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=1))
     else:
@@ -49,7 +53,11 @@ def estimate(
                 f"calibrated: torch's part times {factor:.3f}, from {_store()} ({_place(trial.cluster)}); "
                 "--no-calibration leaves it out"
             )
-    return 0 if found.fits else 1
+    faults = errors(check_trial(trial))
+    faults = [p for p in faults if p.key != "cluster.gpu_memory_gib"]  # said above
+    for fault in faults:
+        click.echo(f"problem: {fault}", err=True)
+    return 0 if found.fits and not faults else 1
 
 
 def _print(found: Estimate) -> None:

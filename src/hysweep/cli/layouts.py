@@ -33,7 +33,11 @@ def layouts(
     from hysweep.layouts.search import as_rows, search
 
     composition = Composer(config_dirs).compose(overrides)
-    found = search(composition.trial, any_nodes)
+    if composition.space:
+        key = next(iter(composition.space))
+        raise BadInput(Problem(key, "varies", "layouts are of one trial", "give it one value"))
+    given = {o.lstrip("+").partition("=")[0] for o in composition.fixed}
+    found = search(composition.trial, any_nodes, given)
     order = found.order(sort)
     rows = list(as_rows(found, order, top))
     if sweep is not None:
@@ -119,8 +123,11 @@ def _write_sweep(path: Path, overrides: list[str], best: list[dict[str, int | No
     }
     settings |= {key: value for key, value in (_assigned(o) for o in overrides) if "." in key}
     lines += _nested(settings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join(lines) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "\n".join(lines) + "\n")
+    except OSError as e:
+        raise BadInput(Problem("--sweep", path, (e.strerror or str(e)).lower(), "give another place")) from e
 
 
 def _defaults(overrides: list[str]) -> list[str]:

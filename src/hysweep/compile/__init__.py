@@ -6,10 +6,12 @@ from hysweep.compile.keys import TrainerKeys, trainer_keys
 from hysweep.compile.pins import requirements
 from hysweep.compile.verl import (
     ONLY_V0,
+    PLACED,
     compile_trial,
     expand,
     flatten,
     ignored,
+    is_dead,
     is_shared,
     keys_of,
     overlong_buffer_len,
@@ -20,6 +22,7 @@ from hysweep.compile.verl import (
 
 __all__ = [
     "ONLY_V0",
+    "PLACED",
     "Job",
     "Moved",
     "TrainerKeys",
@@ -27,6 +30,7 @@ __all__ = [
     "expand",
     "flatten",
     "ignored",
+    "is_dead",
     "is_shared",
     "keys_of",
     "moved",

@@ -42,6 +42,7 @@ TABLE: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (f"{ACTOR}.router_replay", (f"{MEGATRON}.router_replay",), "moved to the engine in 0.9.1"),
     ("data.continuous_token", (), "is gone since 0.9.0"),
     (f"{ACTOR}.ppo_micro_batch_size", (f"{ACTOR}.ppo_micro_batch_size_per_gpu",), "counted all GPUs; deprecated"),
+    ("critic.ppo_micro_batch_size", ("critic.ppo_micro_batch_size_per_gpu",), "counted all GPUs; deprecated"),
     (f"{ROLLOUT}.log_prob_micro_batch_size", (f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",),
      "counted all GPUs; smaller than their number it hangs (verl issue 2490)"),
     (f"{REF}.log_prob_micro_batch_size", (f"{REF}.log_prob_micro_batch_size_per_gpu",),

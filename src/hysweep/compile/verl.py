@@ -14,7 +14,7 @@ from hysweep.compile.job import Job
 from hysweep.compile.keys import TrainerKeys, trainer_keys
 from hysweep.compile.pins import requirements
 from hysweep.embedded import assets
-from hysweep.schema import Leaf, Trial, leaves
+from hysweep.schema import BadInput, Leaf, Problem, Trial, leaves, suggest
 from hysweep.schema.groups import FSDP, MEGATRON
 from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, Knob
 from hysweep.schema.override import emit
@@ -26,6 +26,9 @@ ENGINE = "hysweep.embedded.engine"
 # Estimators that verl's V1 trainer cannot feed: it computes no greedy baseline, hands over no parts of the reward and
 # no sum of squared probabilities (verl/trainer/ppo/v1/trainer_base.py against verl/trainer/ppo/ray_trainer.py).
 ONLY_V0 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
+
+# What compile_trial sets for each trial, by its directory.
+PLACED = ("trainer.experiment_name", "trainer.default_local_dir", "trainer.resume_mode")
 
 # Of the actor's grid, what the critic takes over.
 MIRRORED = (
@@ -41,8 +44,7 @@ MIRRORED = (
 def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
     """The job of a trial whose own directory is `directory` (absolute); `label` names its run in trackers.
 
-    Raises KeyError for a key that the trial's verl does not have (`check` finds those first), BadInput for a
-    trainer.verl that cannot be found.
+    Raises BadInput for a key that the trial's verl does not have, and for a trainer.verl that cannot be found.
     """
     values = trainer_values(trial) | {
         "trainer.experiment_name": label,
@@ -50,10 +52,19 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
         "trainer.resume_mode": "auto",
     }
     keys = keys_of(trial)
+    overrides, faults = [], []
+    for key, value in values.items():
+        try:
+            overrides.append(keys.override(key, emit(value)))
+        except KeyError:
+            why = f"verl {trial.trainer.verl} has no such key"
+            faults.append(Problem(f"verl.{key}", value, why, suggest(key, keys.defaults)))
+    if faults:
+        raise BadInput(*faults)
     uses_embedded = any(v.startswith(EMBEDDED) for v in _texts(trial))
     return Job(
         module="verl.trainer.main_ppo",
-        overrides=tuple(keys.override(key, emit(value)) for key, value in values.items()),
+        overrides=tuple(overrides),
         env=_environment(trial),
         requires=requirements(trial),
         prepare=(("-m", "hysweep.embedded.build"),) if uses_embedded else (),
@@ -131,6 +142,8 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def resolve(name: str) -> str:
     """A file as the absolute path that every worker can open; `embedded:<name>` as the path it is built at."""
+    if "://" in name:
+        return name  # of another file system
     if name.startswith(EMBEDDED):
         known = name.removeprefix(EMBEDDED)
         return str(assets.locate(known)) if known in assets.NAMES else name  # `check` says which there are

@@ -118,6 +118,11 @@ class Composer:
                         "give the directory that holds your config groups",
                     )
                 )
+        for d in self.dirs[: len(dirs)] if shipped else ():
+            for root in (d / "trial.yaml", d / "config.yaml"):
+                if root.exists():
+                    cure = "remove it; options go into groups, as in algorithm/mine.yaml, or experiment/mine.yaml"
+                    raise BadInput(Problem("--config-dir", root, "would take the place of hysweep's own root", cure))
         self._own = self.dirs[: len(dirs)] if shipped else ()  # a snapshot was looked at when it was taken
         self._frozen_env: dict[str, str | None] = {}
         ConfigStore.instance().store("hysweep_root", Root)
@@ -393,12 +398,22 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
     faults = []
     for leaf in found:
         k, value = leaf.knob, leaf.value
+        if isinstance(value, list):
+            odd = [v for v in value if v is None or isinstance(v, (list, dict))]
+            if odd and leaf.path != "study.enqueue":
+                faults.append(Problem(leaf.path, value, f"its element {odd[0]} is no value", "give one list of values"))
+            continue
         if k.choices and value not in k.choices:
             names = [str(c) if c is not None else "null" for c in k.choices]
             faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             low, high = k.low, k.high
-            if value != value or (low is not None and value < low) or (high is not None and value > high):
+            if (
+                value != value
+                or value in (float("inf"), float("-inf"))
+                or (low is not None and value < low)
+                or (high is not None and value > high)
+            ):
                 span = " and ".join(
                     ([f"at least {low:g}"] if low is not None else [])
                     + ([f"at most {high:g}"] if high is not None else [])

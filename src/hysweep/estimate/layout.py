@@ -110,7 +110,7 @@ def job_of(trial: Trial) -> Job:
         with_squares=a.adv_estimator.endswith("optimal_token_baseline"),
         engine_bytes=4 if trial.rollout.dtype == "float32" else 2,
         longest=t.max_prompt_length + t.max_response_length,
-        engine_longest=trial.rollout.max_model_len or longest,
+        engine_longest=max(trial.rollout.max_model_len or longest, longest),
         card=trial.cluster.gpu_memory_gib * 2**30,
         gpus_per_node=trial.cluster.gpus_per_node,
     )
@@ -139,7 +139,7 @@ def layout_of(trial: Trial) -> Layout:
         expert_tensor=(p.expert_tensor or p.tensor) if is_megatron else 1,
         first_layers=(p.first_stage_layers or 0) if is_megatron else 0,
         last_layers=(p.last_stage_layers or 0) if is_megatron else 0,
-        shards=world if p.fsdp_size == -1 else min(p.fsdp_size, world),
+        shards=world if p.fsdp_size < 1 else min(p.fsdp_size, world),
         tokens=min(of_update, batch),
         log_prob_tokens=min(of_log_prob, step),
         batch_tokens=batch,

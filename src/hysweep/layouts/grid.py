@@ -62,6 +62,8 @@ def training_grid(t: Trial) -> Grid:
     fits = (
         legal.dense_grid(world, grid["tensor"], grid["pipeline"], grid["context"])
         & legal.heads_split(s.num_attention_heads, s.num_key_value_heads, grid["tensor"])
+        # more would pad each sequence by a tenth and more
+        & ((grid["context"] == 1) | (grid["tensor"] * grid["context"] * 2 * 10 <= longest))
         & legal.width_splits(s.intermediate_size if dense_layers else 0, grid["tensor"])
         & legal.budget_holds(t.trainer.max_token_len_per_gpu, grid["context"], longest)
         & legal.budget_holds(t.trainer.log_prob_max_token_len_per_gpu, grid["context"], longest)

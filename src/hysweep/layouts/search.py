@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,9 +71,10 @@ class Found:
         }
 
 
-def search(trial: Trial, any_nodes: bool = False) -> Found:
+def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -> Found:
     """All layouts of the trial's model, lengths, batch and memory settings on its cluster, or on fewer of its nodes.
 
+    `given`: fields of FIELDS that are to stay what they are in the trial.
     Raises BadInput where no GPU is named, or the engine is not Megatron.
     """
     if trial.parallelism.engine != "megatron":
@@ -83,7 +84,14 @@ def search(trial: Trial, any_nodes: bool = False) -> Found:
     parts = [_on(replace(trial, cluster=replace(trial.cluster, nodes=n))) for n in nodes]
     names = parts[0].table
     table = {name: np.concatenate([part.table[name] for part in parts]) for name in names}
-    return Found(sum(p.legal for p in parts), sum(p.fitting for p in parts), table)
+    kept = np.ones(len(table["tensor"]), bool)
+    for name, (field, unset) in FIELDS.items():
+        if field in given:
+            group, _, leaf = field.partition(".")
+            value = getattr(getattr(trial, group), leaf)
+            kept &= table[name] == (unset if value is None else value)
+    table = {name: column[kept] for name, column in table.items()}
+    return Found(sum(p.legal for p in parts), int(kept.sum()), table)
 
 
 def _on(trial: Trial) -> Found:

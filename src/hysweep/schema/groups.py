@@ -664,7 +664,7 @@ class Cluster:
         low=1,
     )
     gpu: str | None = knob(None, "kind of GPU; null: none, verl runs on the CPU", learned=False)
-    gpu_memory_gib: float | None = knob(None, "memory of a GPU", unit="GiB", learned=False, low=1)
+    gpu_memory_gib: float | None = knob(None, "memory of a GPU", unit="GiB", when=ON_GPU, learned=False, low=1)
     cpus_per_node: int | None = knob(
         None, "CPUs that Ray may hand out on a node; null: those of the allocation", learned=False, low=1
     )
