@@ -270,6 +270,10 @@ def test_every_rule_says_what_it_knows() -> None:
 
 
 UNUSUAL = [
+    ((*GPUS, "model=qwen3_8b", "cluster.nodes=1", "rollout.tensor=2"), ["parallelism=fsdp2"],
+     "memory.recompute_granularity", "another memory="),
+    ((*GPUS, "model=qwen3_8b", "cluster.nodes=1", "rollout.tensor=2", "parallelism=fsdp2", "memory=offload"),
+     ["trainer.use_dynamic_batch=false"], "trainer.max_token_len_per_gpu", "another trainer="),
     ((HY3,), ["model=hy3_tiny", "model.path=org/model", *[f"model.shape.{k}={v}" for k, v in UNKNOWN.items()],
               "model.model_type=''"], "model.shape", "config.json"),
     ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),

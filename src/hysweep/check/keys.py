@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import yaml
+
+import hysweep
 from hysweep.check.numbers import either, has_shape
 from hysweep.check.versions import installed, unfit
 from hysweep.compile import (
@@ -18,8 +25,9 @@ from hysweep.compile import (
     requirements,
     trainer_values,
 )
-from hysweep.schema import Problem, Stage, Trial, leaves, suggest
+from hysweep.schema import Problem, Severity, Stage, Trial, leaves, suggest
 
+SHIPPED = Path(hysweep.__file__).parent / "conf"
 RESERVED = {"RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
 # verl/utils/tracking.py: Tracking.supported_backend
 LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file")
@@ -69,14 +77,39 @@ def versions_fit(t: Trial) -> Iterator[Problem]:
 
 
 def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
-    """A field that somebody set and that the chosen algorithm, engine or mode never reads."""
+    """A field that has a value and that the chosen algorithm, engine or mode never reads.
+
+    An error where somebody gave it that value; a warning where it came with a shipped option, for other engines too.
+    """
     for leaf in ignored(t):
         needs = " and ".join(
             f"{path} = {either('null' if v is None else v for v in alive)}"
             for path, alive in (leaf.knob.when or {}).items()
         )
-        default = "null" if leaf.default is None else leaf.default
-        yield Problem(leaf.path, leaf.value, f"has no effect: it needs {needs}", f"leave it at {default}", Stage.NEVER)
+        group, _, name = leaf.path.partition(".")
+        option = getattr(getattr(t, group), "name", "")
+        is_shipped = _of_option(group, option).get(name, leaf.default) == leaf.value
+        where, cure = f"has no effect: it needs {needs}", f"leave it at {_written(leaf.default)}"
+        if is_shipped:
+            where, cure = f"of {group}={option} {where}", f"choose another {group}=, or leave it"
+        severity = Severity.WARNING if is_shipped else Severity.ERROR
+        yield Problem(leaf.path, leaf.value, where, cure, Stage.NEVER, severity)
+
+
+def _written(value: object) -> object:
+    return "null" if value is None else value
+
+
+@cache
+def _of_option(group: str, name: str) -> dict[str, Any]:
+    """The fields that a shipped option gives its group; what the environment may change as it is without."""
+    path = SHIPPED / group / f"{name}.yaml"
+    if not path.is_file():
+        return {}
+    text = re.sub(r"\$\{oc\.env:\w+,([^{}]*)\}", r"\1", path.read_text(encoding="utf-8"))
+    content = yaml.safe_load(text)
+    found = content.get(group, {}) if "@package _global_" in text else content
+    return found if isinstance(found, dict) else {}
 
 
 def loggers_are_known(t: Trial) -> Iterator[Problem]:

@@ -29,6 +29,8 @@ def show(overrides: list[str], config_dirs: Sequence[Path], verl: bool, doc: boo
         return
     composition = Composer(config_dirs).compose(overrides)
     trial = composition.trial
+    if composition.space:
+        click.echo(f"(varies, shown at the first value: {', '.join(composition.space)})", err=True)
     if verl:
         job = compile_trial(trial, NOWHERE)
         if as_json:
