@@ -40,6 +40,8 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
     fields = {leaf.knob.keys[0]: leaf for leaf in leaves(t) if leaf.knob.keys}
     ours = trainer_values(replace(t, verl={}))
     for key, value in passed.items():
+        if value is None and keys.defaults.get(key, value) is None and key in keys:
+            continue  # says what is so anyway
         field = fields.get(key)
         if key in PLACED:
             why, cure = "is set by hysweep for each trial, by its directory", "leave it out"
@@ -52,7 +54,7 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
         elif field is not None and not is_shared(key):
             why = "has no effect beside the other settings" if is_dead(t, field) else "has a field of its own"
             cure = "leave it out" if is_dead(t, field) else f"use {field.path}"
-            yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER if is_dead(t, field) else Stage.COMPOSE)
+            yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
         elif key in ours and not is_shared(key):
             why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
             yield Problem(f"verl.{key}", value, why, cure)
@@ -92,6 +94,8 @@ def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
         where, cure = f"has no effect: it needs {needs}", f"leave it at {_written(leaf.default)}"
         if is_shipped:
             where, cure = f"of {group}={option} {where}", f"choose another {group}=, or leave it"
+        if is_shipped and not leaf.value:
+            continue  # the option switches off what is not there
         severity = Severity.WARNING if is_shipped else Severity.ERROR
         yield Problem(leaf.path, leaf.value, where, cure, Stage.NEVER, severity)
 

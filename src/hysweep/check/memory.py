@@ -28,12 +28,12 @@ def memory_fits(t: Trial) -> Iterator[Problem]:
         if verdict.margin_gib >= near:
             continue
         is_over = verdict.margin_gib < -near
-        why = f"{verdict.group} takes {verdict.why} by the estimate"
+        why = f"{verdict.group}: {verdict.why}, by the estimate"
         cure = f"see `hysweep estimate`, `hysweep layouts`; {CURES[verdict.group]}"
         yield Problem(
             "cluster.gpu_memory_gib",
             card,
-            why if is_over else f"{why}, too near to be sure",
+            why if is_over else f"{why}: too near to be sure",
             cure,
             STAGES[verdict.group],
             Severity.ERROR if is_over else Severity.WARNING,

@@ -41,4 +41,6 @@ def unfit(required: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Mis
         except InvalidVersion:  # a build of somebody's own
             continue
         if not is_fit:
-            yield Misfit(name, have, f"the trial needs {required[name]}", f"pip install '{name}{required[name]}'")
+            is_released = ".dev" not in required[name]
+            cure = f"pip install '{name}{required[name]}'" if is_released else f"install {name} from that commit"
+            yield Misfit(name, have, f"the trial needs {required[name]}", cure)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hysweep.check import check_trial, errors
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Problem
 from hysweep.schema.override import emit
@@ -36,6 +37,9 @@ def layouts(
     if composition.space:
         key = next(iter(composition.space))
         raise BadInput(Problem(key, "varies", "layouts are of one trial", "give it one value"))
+    place = [p for p in errors(check_trial(composition.trial)) if p.key in ("cluster.nodes", "rollout.engine")]
+    if place:
+        raise BadInput(*place)
     given = {o.lstrip("+").partition("=")[0] for o in composition.fixed}
     found = search(composition.trial, any_nodes, given)
     order = found.order(sort)

@@ -79,7 +79,8 @@ def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -
     """
     if trial.parallelism.engine != "megatron":
         why = "FSDP2 has no layout to choose but parallelism.context"
-        raise BadInput(Problem("parallelism.engine", trial.parallelism.engine, why, "give megatron"))
+        cure = "choose a Megatron parallelism=, as in mixture_8 or megatron_tensor_2"
+        raise BadInput(Problem("parallelism.engine", trial.parallelism.engine, why, cure))
     nodes = range(1, trial.cluster.nodes + 1) if any_nodes else (trial.cluster.nodes,)
     parts = [_on(replace(trial, cluster=replace(trial.cluster, nodes=n))) for n in nodes]
     names = parts[0].table
