@@ -46,6 +46,19 @@ def stages_split(layers: int, pipeline: Whole, first: Whole = 0, last: Whole = 0
     return (stages >= 0) & (rest >= stages) & ((rest % share) * (stages > 0) + rest * (stages == 0) == 0)
 
 
+def shorter_ends(layers: int, stages: int) -> tuple[int, int]:
+    """Layers of the first and the last of more than two stages so that the others are whole and equal.
+
+    The ends also hold embedding and head, so they get less.
+    """
+    each = -(-layers // stages)
+    left = layers - each * (stages - 2)
+    while left < 2:
+        each -= 1
+        left = layers - each * (stages - 2)
+    return left - left // 2, left // 2
+
+
 def chunks_split(layers: Whole, pipeline: Whole, virtual: Whole) -> Any:
     """Stages of equal size split into virtual ones, of which there are none with a single stage."""
     return ((virtual == 1) | (pipeline > 1)) & (layers % (pipeline * virtual) == 0)

@@ -12,6 +12,7 @@ from typing import Any
 
 from hysweep.check import legal
 from hysweep.check.numbers import divisors, either, has_shape
+from hysweep.compile import flatten
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 # Megatron-core 0.16: TransformerConfig.recompute_modules
@@ -182,7 +183,7 @@ def layers_split(t: Trial) -> Iterator[Problem]:
             else "leave whole stages for the others"
         )
         if not ends and s.num_layers > p.pipeline > 2:
-            uneven = _uneven(s.num_layers, p.pipeline)
+            uneven = legal.shorter_ends(s.num_layers, p.pipeline)
             cure += f", or parallelism.first_stage_layers={uneven[0]} and last_stage_layers={uneven[1]}"
         what = f"must divide num_layers = {s.num_layers}"
         if ends:
@@ -199,16 +200,6 @@ def layers_split(t: Trial) -> Iterator[Problem]:
                 f"try {divisors(layers, p.virtual_pipeline or 1)}",
                 Stage.START,
             )
-
-
-def _uneven(layers: int, stages: int) -> tuple[int, int]:
-    """Layers of the first and the last stage so that the others are whole; those that hold embedding and head less."""
-    each = -(-layers // stages)
-    left = layers - each * (stages - 2)
-    while left < 2:
-        each -= 1
-        left = layers - each * (stages - 2)
-    return left - left // 2, left // 2
 
 
 def fsdp_shards_fill_world(t: Trial) -> Iterator[Problem]:
@@ -363,10 +354,9 @@ def transformer_fields_agree(t: Trial) -> Iterator[Problem]:
 
 def transformer_config(t: Trial) -> dict[str, Any]:
     """Fields of Megatron's TransformerConfig that are named: by the model, and passed on."""
-    node: Any = t.verl
-    for name in ["actor_rollout_ref", "actor", "megatron", "override_transformer_config"]:
-        node = node.get(name, {}) if isinstance(node, dict) else {}
-    return t.model.transformer_config | (node if isinstance(node, dict) else {})
+    node = "actor_rollout_ref.actor.megatron.override_transformer_config."
+    passed = {key.removeprefix(node): value for key, value in flatten(t.verl) if key.startswith(node)}
+    return t.model.transformer_config | passed
 
 
 def shape_is_known(t: Trial) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
@@ -408,12 +409,8 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
             faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             low, high = k.low, k.high
-            if (
-                value != value
-                or value in (float("inf"), float("-inf"))
-                or (low is not None and value < low)
-                or (high is not None and value > high)
-            ):
+            is_out = (low is not None and value < low) or (high is not None and value > high)
+            if is_out or (isinstance(value, float) and not math.isfinite(value)):  # a whole number has no end
                 span = " and ".join(
                     ([f"at least {low:g}"] if low is not None else [])
                     + ([f"at most {high:g}"] if high is not None else [])

@@ -116,13 +116,7 @@ def _pipelines(stages: Column, layers: int) -> Column:
             chunks = [c for c in range(1, min(each, MOST_CHUNKS) + 1) if legal.chunks_split(layers, count, c)]
             rows += [(count, 0, 0, c) for c in chunks]
         elif count > 2:
-            # whole stages in the middle; what is left goes to the ends, which also hold embedding and head
-            each = -(-layers // count)
-            left = layers - each * (count - 2)
-            while left < 2:
-                each -= 1
-                left = layers - each * (count - 2)
-            first, last = left - left // 2, left // 2
+            first, last = legal.shorter_ends(layers, count)
             if legal.stages_split(layers, count, first, last):
                 rows.append((count, first, last, 1))
     return np.array(rows, np.int64).reshape(-1, 4)
