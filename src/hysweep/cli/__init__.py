@@ -198,12 +198,16 @@ def cancel(directory: Path, trials: tuple[str, ...]) -> None:
 
 
 @hysweep.command(epilog="Example: hysweep report outputs/quickstart")
+@JSON
 @STUDY
-def report(directory: Path) -> None:
-    """Write report.html into the study's directory, now or while it runs."""
+def report(directory: Path, as_json: bool) -> None:
+    """Write report.html into the study's directory, now or while it runs.
+
+    Of a study of layouts it also says how well their ranking predicted what was measured.
+    """
     from hysweep.cli.study import report as answer
 
-    answer(directory)
+    answer(directory, as_json)
 
 
 @hysweep.command("import", epilog="Example: hysweep import run_grpo.sh -o conf/experiment/my_grpo.yaml")

@@ -1,4 +1,4 @@
-"""`hysweep layouts`: a table of what fits, a sweep of the best, and how well the order told the speed."""
+"""`hysweep layouts`: a table of what fits, and a sweep of the best, whose report says how well the order predicted."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ def layouts(
         click.echo(f"the first: {best}")
     if sweep is not None and rows:
         click.echo(f"written: {sweep}; hysweep run -m sweep={sweep.stem} --config-dir {sweep.parent.parent}")
+        click.echo("its report says how well this ranking predicted the measured one")
     return 0 if rows else 1
 
 

@@ -15,7 +15,16 @@ from rich.console import Console
 from rich.live import Live
 
 from hysweep.compose import Composer
-from hysweep.report import StudyRecord, change_lines, leaderboard, live_table, read_study, write_page
+from hysweep.report import (
+    StudyRecord,
+    change_lines,
+    leaderboard,
+    live_table,
+    ranking,
+    ranking_table,
+    read_study,
+    write_page,
+)
 from hysweep.schema import BadInput, Problem
 from hysweep.study import CHANGEABLE
 from hysweep.study.controller import Controller
@@ -85,6 +94,7 @@ def _conclude(directory: StudyDirectory, console: Console) -> int:
     """The end of a study: its table, its page, and whether it has a result."""
     record = read_study(directory)
     console.print(leaderboard(record, width=console.width))
+    _print_ranking(record, console)
     try:
         click.echo(f"report: {shown(write_page(directory))}")
     except BadInput as e:  # the page wants an extra; the results are there without it
@@ -154,8 +164,21 @@ def cancel(path: Path, addresses: list[str]) -> int:
     return 1 if left else 0
 
 
-def report(path: Path) -> None:
-    click.echo(shown(write_page(_study(path))))
+def report(path: Path, as_json: bool) -> None:
+    directory = _study(path)
+    record = read_study(directory)
+    if not as_json:
+        _print_ranking(record, Console())
+    page = write_page(directory)
+    click.echo(json.dumps(_as_json(record) | {"report": str(page)}, indent=1) if as_json else shown(page))
+
+
+def _print_ranking(record: StudyRecord, console: Console) -> None:
+    """How well the ranking of layouts predicted, where a study tells."""
+    found = ranking(record)
+    if found is not None:
+        console.print(ranking_table(found, record))
+        click.echo(found.sentence)
 
 
 def shown(path: Path) -> Path:
@@ -201,11 +224,12 @@ def _changes(overrides: list[str]) -> dict[str, object]:
 
 
 def _as_json(record: StudyRecord) -> dict[str, Any]:
-    best = record.best
+    best, ranked = record.best, ranking(record)
     return {
         "name": record.name,
         "directory": str(record.directory.path),
         "best": best.number if best else None,
+        "ranking": ranked.as_dict() if ranked else None,
         "trials": [
             {
                 "number": t.number,

@@ -1,7 +1,8 @@
 """Other layouts and memory settings for the same training.
 
 next_rung(trial, phase): what to change after an out-of-memory.
-search.search(trial): all legal layouts that fit, best first; needs numpy, so it is imported by whoever asks.
+search.search(trial): all legal layouts that fit, best first; search.predicted_seconds(trial): of a step, in its own.
+    They need numpy, so `search` is imported by whoever asks.
 """
 
 from hysweep.layouts.ladder import LADDER, Rung, next_rung, rungs

@@ -77,10 +77,7 @@ def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -
     `given`: fields of FIELDS that are to stay what they are in the trial.
     Raises BadInput where no GPU is named, or the engine is not Megatron.
     """
-    if trial.parallelism.engine != "megatron":
-        why = "FSDP2 has no layout to choose but parallelism.context"
-        cure = "choose a Megatron parallelism=, as in mixture_8 or megatron_tensor_2"
-        raise BadInput(Problem("parallelism.engine", trial.parallelism.engine, why, cure))
+    _refuse_other_engines(trial)
     nodes = range(1, trial.cluster.nodes + 1) if any_nodes else (trial.cluster.nodes,)
     parts = [_on(replace(trial, cluster=replace(trial.cluster, nodes=n))) for n in nodes]
     names = parts[0].table
@@ -88,11 +85,38 @@ def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -
     kept = np.ones(len(table["tensor"]), bool)
     for name, (field, unset) in FIELDS.items():
         if field in given:
-            group, _, leaf = field.partition(".")
-            value = getattr(getattr(trial, group), leaf)
+            value = _field(trial, field)
             kept &= table[name] == (unset if value is None else value)
     table = {name: column[kept] for name, column in table.items()}
     return Found(sum(p.legal for p in parts), int(kept.sum()), table)
+
+
+def predicted_seconds(trial: Trial) -> float:
+    """Seconds of a step of a trial in its own layout, roughly: what `search` ranks that layout by.
+
+    Raises BadInput where no GPU is named, or the engine is not Megatron.
+    """
+    _refuse_other_engines(trial)
+    job, own = job_of(trial), layout_of(trial)
+    values = {name: _field(trial, field) for name, (field, _) in FIELDS.items()}
+    unset = {name: value or 0 for name, (_, value) in FIELDS.items()} | {"expert_tensor": trial.parallelism.tensor}
+    columns = {name: np.array([unset[name] if value is None else value]) for name, value in values.items()}
+    columns["data"] = trial.world_size // (columns["tensor"] * columns["pipeline"] * columns["context"])
+    seconds = step_seconds(trial, Grid(columns), np.atleast_1d(_room(job, own)) * job.longest)
+    return float(sum(seconds.values(), np.zeros(1))[0])
+
+
+def _refuse_other_engines(trial: Trial) -> None:
+    if trial.parallelism.engine != "megatron":
+        why = "FSDP2 has no layout to choose but parallelism.context"
+        cure = "choose a Megatron parallelism=, as in mixture_8 or megatron_tensor_2"
+        raise BadInput(Problem("parallelism.engine", trial.parallelism.engine, why, cure))
+
+
+def _field(trial: Trial, path: str) -> int | None:
+    group, _, leaf = path.partition(".")
+    value: int | None = getattr(getattr(trial, group), leaf)
+    return value
 
 
 def _on(trial: Trial) -> Found:

@@ -6,6 +6,7 @@ write_page(record.directory)
 """
 
 from hysweep.report.page import write_page
+from hysweep.report.ranking import Ranking, ranking
 from hysweep.report.records import (
     AttemptRecord,
     Curve,
@@ -15,12 +16,13 @@ from hysweep.report.records import (
     TrialRecord,
     read_study,
 )
-from hysweep.report.terminal import change_line, change_lines, leaderboard, live_table
+from hysweep.report.terminal import change_line, change_lines, leaderboard, live_table, ranking_table
 
 __all__ = [
     "AttemptRecord",
     "Curve",
     "LedgerEntry",
+    "Ranking",
     "Standing",
     "StudyRecord",
     "TrialRecord",
@@ -28,6 +30,8 @@ __all__ = [
     "change_lines",
     "leaderboard",
     "live_table",
+    "ranking",
+    "ranking_table",
     "read_study",
     "write_page",
 ]

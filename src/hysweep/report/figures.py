@@ -20,6 +20,7 @@ from typing import Any
 
 from hysweep.report import words
 from hysweep.report.html import Cell, Column, Row, Table
+from hysweep.report.ranking import RankedLayout, Ranking
 from hysweep.report.records import SCORE, Curve, Standing, StudyRecord, TrialRecord
 
 # Points that all curves of a page may have together (8 bytes each in the file), and those of one series.
@@ -301,51 +302,18 @@ def _is_spread(record: StudyRecord, key: str) -> bool:
 
 
 def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Figure:
-    measured = [
-        (i, t)
-        for i, t in enumerate(record.trials)
-        if t.point.get(key) is not None and t.latest is not None and math.isfinite(t.latest)
-    ]
-    looks: dict[tuple[int, bool], list[tuple[int, TrialRecord]]] = {}
-    for i, trial in measured:
-        looks.setdefault((groups.of(trial), trial.standing is Standing.COMPLETED), []).append((i, trial))
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": packed([float(t.point[key]) for _, t in part], "f8"),
-            "y": packed([t.latest or 0.0 for _, t in part], "f8"),
-            "trials": [[i, 1] for i, _ in part],
-            "group": group,
-            "marker": {"size": 10, "symbol": SYMBOLS[group][0] + ("" if is_done else "-open")},
-        }
-        for (group, is_done), part in sorted(looks.items())
-    ]
-    best = record.best
-    if best and (best_at := next((i for i, t in measured if t is best), None)) is not None:
-        ring = {"size": 20, "symbol": "circle-open", "line": {"width": 2}}
-        x, y = [float(best.point[key])], [best.value or 0.0]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": packed(x, "f8"),
-                "y": packed(y, "f8"),
-                "trials": [[best_at, 1]],
-                "group": groups.of(best),
-                "marker": ring,
-            }
-        )
+    placed = [t for t in record.trials if t.point.get(key) is not None]
+    measured = [t for t in placed if t.latest is not None and math.isfinite(t.latest)]
     name = words.short_keys(record.keys)[key]
-    is_log = words.is_scientific(key, record.space) and all(t.point[key] > 0 for _, t in measured)
-    values = words.aligned([t.latest for _, t in measured])
+    is_log = words.is_scientific(key, record.space) and all(t.point[key] > 0 for t in measured)
+    values = words.aligned([t.latest for t in measured])
     return Figure(
         name=f"scatter-{record.keys.index(key)}",
         title=f"Objective by {'learning rate' if name == 'lr' else name}",
         note="Filled: completed. Open: what a trial that did not complete had come to. Ring: the best.",
-        traces=traces,
+        traces=_marks(record, groups, [(t, float(t.point[key])) for t in measured]),
         layout={
-            "xaxis": _axis(_plot_text(key), [float(t.point[key]) for _, t in measured] if is_log else None),
+            "xaxis": _axis(_plot_text(key), [float(t.point[key]) for t in measured] if is_log else None),
             "yaxis": _axis(_plot_text(record.metric)),
         },
         table=Table(
@@ -368,11 +336,94 @@ def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Fi
                         Cell(t.word),
                     ]
                 )
-                for (_, t), value in zip(measured, values, strict=True)
+                for t, value in zip(measured, values, strict=True)
             ],
         ),
         is_wide=is_wide,
     )
+
+
+def ranked(record: StudyRecord, groups: Groups, of: Ranking) -> Figure | None:
+    """The measured speed of each layout against what was predicted; None before there is one."""
+    measured = [layout for layout in of.layouts if layout.measured is not None]
+    if not measured:
+        return None
+    goes = "fall" if record.is_maximised else "rise"
+    return Figure(
+        name="ranking",
+        title="Measured speed by predicted time",
+        note=f"Where the ranking is right, marks {goes} from left to right. Ring: the best.",
+        traces=_marks(record, groups, [(layout.trial, layout.seconds) for layout in measured]),
+        layout={
+            "xaxis": _axis("predicted seconds of a step"),
+            "yaxis": _axis(_plot_text(record.metric)),
+        },
+        table=ranking_table("data-ranking", record, measured),
+        is_wide=True,
+    )
+
+
+def ranking_table(name: str, record: StudyRecord, layouts: Sequence[RankedLayout]) -> Table:
+    """Layouts with what was predicted and measured of each."""
+    seconds = words.aligned([layout.seconds for layout in layouts])
+    values = words.aligned([layout.measured for layout in layouts])
+    columns = [
+        Column("trial", True, True),
+        Column("layout"),
+        Column("predicted s per step", True),
+        Column("of the least", True),
+        Column(record.metric, True),
+        Column("of the best", True),
+        Column("rank predicted", True),
+        Column("rank measured", True),
+        Column("state"),
+    ]
+    rows = [
+        Row(
+            [
+                Cell(layout.trial.number, layout.trial.number),
+                Cell(record.label(layout.trial)),
+                Cell(seconds[i], layout.seconds),
+                Cell(words.share(layout.seconds_share), layout.seconds_share),
+                Cell(values[i], layout.measured),
+                Cell(words.share(layout.measured_share), layout.measured_share),
+                Cell(words.number(layout.predicted_rank), layout.predicted_rank),
+                Cell(words.number(layout.measured_rank), layout.measured_rank),
+                Cell(layout.trial.word),
+            ]
+        )
+        for i, layout in enumerate(layouts)
+    ]
+    return Table(name, "Layouts, predicted and measured", columns, rows)
+
+
+def _marks(record: StudyRecord, groups: Groups, points: Sequence[tuple[TrialRecord, float]]) -> list[dict[str, Any]]:
+    """A mark where each trial's objective stands above its x, filled if it completed, and a ring around the best."""
+    place, best = _position(record), record.best
+    looks: dict[tuple[int, bool], list[tuple[TrialRecord, float]]] = {}
+    for trial, x in points:
+        looks.setdefault((groups.of(trial), trial.standing is Standing.COMPLETED), []).append((trial, x))
+
+    def trace(group: int, part: Sequence[tuple[TrialRecord, float]], marker: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "type": "scatter",
+            "mode": "markers",
+            "x": packed([x for _, x in part], "f8"),
+            "y": packed([t.latest or 0.0 for t, _ in part], "f8"),
+            "trials": [[place(t), 1] for t, _ in part],
+            "group": group,
+            "marker": marker,
+        }
+
+    traces = [
+        trace(group, part, {"size": 10, "symbol": SYMBOLS[group][0] + ("" if is_done else "-open")})
+        for (group, is_done), part in sorted(looks.items(), key=lambda look: look[0])
+    ]
+    ringed = [(t, x) for t, x in points if t is best]
+    if best and ringed:
+        ring = {"size": 20, "symbol": "circle-open", "line": {"width": 2}}
+        traces.append(trace(groups.of(best), ringed, ring))
+    return traces
 
 
 def thinned(curve: Curve, limit: int) -> Curve:

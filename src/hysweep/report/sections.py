@@ -16,6 +16,7 @@ from typing import Any
 from hysweep.report import figures, words
 from hysweep.report.figures import SYMBOLS, Figure, Groups
 from hysweep.report.html import Cell, Column, Html, Row, Table, element, join
+from hysweep.report.ranking import Ranking, ranking
 from hysweep.report.records import SCORE, AttemptRecord, Standing, StudyRecord, TrialRecord
 from hysweep.schema.override import emit
 from hysweep.track import Cause, Phase
@@ -34,6 +35,8 @@ class View:
         self.groups: Groups = figures.grouped(record)
         self.curves: list[Figure] = figures.curves(record, self.groups)
         self.scatters: list[Figure] = figures.scatters(record, self.groups)
+        self.ranking: Ranking | None = ranking(record)
+        self.ranked: Figure | None = figures.ranked(record, self.groups, self.ranking) if self.ranking else None
 
     def data(self) -> dict[str, Any]:
         """What the page's script works on. plotly reads a few tags in its texts, so these are escaped as well."""
@@ -45,7 +48,7 @@ class View:
             "points": [self.record.label(t) for t in trials],
             "order": [places[t.number] for t in self.record.ranked],
             "trials": [escape(f"trial {t.number} · {self.record.label(t)} · {t.word}") for t in trials],
-            "figures": {f.name: f.spec() for f in [*self.curves, *self.scatters]},
+            "figures": {f.name: f.spec() for f in [*self.curves, *self.scatters, self.ranked] if f},
         }
 
 
@@ -392,11 +395,31 @@ def _curve_section(view: View) -> Html | None:
 def _search_section(view: View) -> Html | None:
     if not view.scatters:
         return None
+    return join([_marks(view), _figures(view.scatters)])
+
+
+def _ranking_section(view: View) -> Html | None:
+    if view.ranking is None:
+        return None
+    table = figures.ranking_table("ranking-table", view.record, view.ranking.layouts)
+    note = "Predicted: by the cost model of hysweep layouts, from each frozen trial. Ranks: among the measured."
+    return join(
+        [
+            element("p", view.ranking.sentence),
+            _tools(element("p", note, class_="soft small"), table.csv_link()),
+            table.html(),
+            *([_marks(view), _figures([view.ranked])] if view.ranked else []),
+        ]
+    )
+
+
+def _marks(view: View) -> Html:
+    """Which mark of a figure stands for what."""
     marks = (
         element("li", element("span", f"{SYMBOLS[i][1]} ", class_=f"g{i}", aria_hidden="true"), name)
         for i, name in enumerate(view.groups.names)
     )
-    return join([element("ul", *marks, class_="marks"), _figures(view.scatters)])
+    return element("ul", *marks, class_="marks")
 
 
 def _legend(view: View) -> Html:
@@ -625,6 +648,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Html | None]], ...] = (
     ("What won", "won", _won),
     ("What was asked", "asked", _asked),
     ("Leaderboard", "trials", _leaderboard),
+    ("Ranking of layouts", "ranking", _ranking_section),
     ("Training curves", "curves", _curve_section),
     ("Search", "search", _search_section),
     ("Pruned", "pruning", _pruned),

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hysweep.report import words
+from hysweep.report.ranking import Ranking
 from hysweep.report.records import Standing, StudyRecord, TrialRecord
 from hysweep.track import Phase
 
@@ -69,6 +70,28 @@ def leaderboard(record: StudyRecord, *, width: int = 80) -> Table:
             if column.head == "state" and trial is not best:
                 cell.stylize(_STYLES[trial.standing])
         table.add_row(*cells, style=style)
+    return table
+
+
+def ranking_table(of: Ranking, record: StudyRecord) -> Table:
+    """Each layout with its predicted and its measured speed, those in brackets relative to the best, and both ranks."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("trial", justify="right")
+    table.add_column("layout", overflow="fold")
+    for head in ("predicted s per step", words.clean(record.metric, 20), "ranks"):
+        table.add_column(head, justify="right")
+    seconds = words.aligned([layout.seconds for layout in of.layouts])
+    values = words.aligned([layout.measured for layout in of.layouts])
+    for layout, predicted, measured in zip(of.layouts, seconds, values, strict=True):
+        is_measured = layout.measured is not None
+        table.add_row(
+            str(layout.trial.number),
+            Text(record.label(layout.trial)),
+            f"{predicted} ({words.share(layout.seconds_share)})",
+            f"{measured} ({words.share(layout.measured_share)})" if is_measured else Text(layout.trial.word),
+            f"{layout.predicted_rank} → {layout.measured_rank}" if is_measured else words.NOTHING,
+            style="bold green" if layout.trial is record.best else "",
+        )
     return table
 
 

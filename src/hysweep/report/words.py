@@ -82,6 +82,17 @@ def counted(count: int, noun: str, of: int | None = None) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def share(value: float | None) -> str:
+    """Of the best, which is 1.00."""
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th, 21st."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number // 10 % 10 == 1 else ending}"
+
+
 def duration(seconds: float | None) -> str:
     """The two units that matter: 42s, 12m 05s, 3h 07m, 2d 04h."""
     if seconds is None:
