@@ -47,6 +47,31 @@ def test_faults_are_listed_and_the_rest_goes_to_stdout() -> None:
     assert "1 of 6 overrides left out" in answer.stderr
 
 
+def test_a_variable_of_the_environment_is_shown_by_its_name_in_lists_too() -> None:
+    Path("run.sh").write_text(SCRIPT.replace("/d/b.parquet", "$HOME/b.parquet").replace("$EXTRA", ""))
+    answer = hysweep("import", "run.sh", "-o", "mine.yaml", "--set", "LR=2e-6")
+    assert "['$HOME/b.parquet']" in answer.stderr
+    as_json = hysweep("import", "run.sh", "-o", "mine.yaml", "--set", "LR=2e-6", "--force", "--json")
+    [files] = [d for d in json.loads(as_json.stdout)["differences"] if d["key"] == "data.val_files"]
+    assert (files["before"], files["after"]) == ("$HOME/b.parquet", ["$HOME/b.parquet"])
+    assert "x01" not in answer.stderr
+    assert "u0001" not in as_json.stdout
+
+
+def test_what_is_meant_is_told_apart_from_what_is_a_fault() -> None:
+    Path("run.sh").write_text(SCRIPT.replace("$EXTRA", ""))
+    good = hysweep("import", "run.sh", "--set", "LR=2e-6")
+    meant = good.stderr.splitlines()[-1].partition("but for ")[2]
+    assert meant.endswith(" keys that hysweep sets on purpose")
+    assert f"otherwise than in the script, {meant.split()[0]} on purpose:" in good.stderr
+
+    Path("run.sh").write_text(SCRIPT.replace("$EXTRA", "model_engine=veomni"))
+    bad = hysweep("import", "run.sh", "--set", "LR=2e-6")
+    assert bad.returncode == 1
+    assert "1 different, " in bad.stderr
+    assert "1 keys different, and " in bad.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("content", "words", "says"),
     [

@@ -127,7 +127,9 @@ def _report(imported: Imported, output: Path | None) -> None:
         ],
     )
     if imported.differences:
-        console.print("\nwhat comes out otherwise than in the script:")
+        faulty = len(imported.unmeant)
+        told = (f"{faulty} different, " if faulty else "") + f"{len(imported.differences) - faulty} on purpose"
+        console.print(f"\nwhat comes out otherwise than in the script, {told}:")
         table(
             ("key", "before", "after", "why"),
             [
@@ -153,9 +155,12 @@ def _defaults(defaults: Mapping[str, tuple[str, int]]) -> str:
 def _verdict(imported: Imported, output: Path | None) -> str:
     where = f"{output}: " if output is not None else ""
     count, differing = len(imported.faults), len(imported.unmeant)
+    meant = len(imported.differences) - differing
     if not count and not differing:
-        return f"{where}{len(imported.rows)} overrides; verl {imported.verl} comes to the same configuration"
-    return f"{where}{count} of {len(imported.rows)} overrides left out, {differing} keys different"
+        but = f", but for {meant} keys that hysweep sets on purpose" if meant else ""
+        return f"{where}{len(imported.rows)} overrides; verl {imported.verl} comes to the same configuration{but}"
+    and_meant = f", and {meant} on purpose" if meant else ""
+    return f"{where}{count} of {len(imported.rows)} overrides left out, {differing} keys different{and_meant}"
 
 
 def _short(value: Any) -> str:

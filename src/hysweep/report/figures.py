@@ -369,14 +369,13 @@ def ranking_table(name: str, record: StudyRecord, layouts: Sequence[RankedLayout
     values = words.aligned([layout.measured for layout in layouts])
     columns = [
         Column("trial", True, True),
-        Column("layout"),
-        Column("predicted s per step", True),
+        Column("layout", class_="long"),
+        Column("predicted s", True, key="predicted seconds per step"),
         Column("of the least", True),
         Column(record.metric, True),
         Column("of the best", True),
-        Column("rank predicted", True),
-        Column("rank measured", True),
-        Column("state"),
+        Column("# predicted", True, key="rank predicted"),
+        Column("# measured", True, key="rank measured"),
     ]
     rows = [
         Row(
@@ -385,11 +384,10 @@ def ranking_table(name: str, record: StudyRecord, layouts: Sequence[RankedLayout
                 Cell(record.label(layout.trial)),
                 Cell(seconds[i], layout.seconds),
                 Cell(words.share(layout.seconds_share), layout.seconds_share),
-                Cell(values[i], layout.measured),
+                Cell(layout.trial.word if layout.measured is None else values[i], layout.measured),
                 Cell(words.share(layout.measured_share), layout.measured_share),
                 Cell(words.number(layout.predicted_rank), layout.predicted_rank),
                 Cell(words.number(layout.measured_rank), layout.measured_rank),
-                Cell(layout.trial.word),
             ]
         )
         for i, layout in enumerate(layouts)

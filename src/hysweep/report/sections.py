@@ -402,7 +402,7 @@ def _ranking_section(view: View) -> Html | None:
     if view.ranking is None:
         return None
     table = figures.ranking_table("ranking-table", view.record, view.ranking.layouts)
-    note = "Predicted: by the cost model of hysweep layouts, from each frozen trial. Ranks: among the measured."
+    note = "Predicted: by the cost model of hysweep layouts, from each frozen trial. #: the rank among the measured."
     return join(
         [
             element("p", view.ranking.sentence),

@@ -18,9 +18,26 @@ from hysweep.scripts.experiment import Experiment, differing
 from hysweep.scripts.fields import Source, get, is_unknown_number, put, wanted
 from hysweep.scripts.launch import MAIN, Launch, launches
 from hysweep.scripts.options import FIRST, choose, model_option
-from hysweep.scripts.proof import Difference, compare, compose_written, marked_environment, rooted
-from hysweep.scripts.scope import Note
-from hysweep.scripts.settings import COUNTED_TOGETHER, Row, Setting, Settings, engine_of, read_settings, says_megatron
+from hysweep.scripts.proof import (
+    Difference,
+    canonical,
+    compare,
+    compose_written,
+    marked_environment,
+    rooted,
+    with_texts,
+)
+from hysweep.scripts.scope import Note, Scope
+from hysweep.scripts.settings import (
+    COUNTED_TOGETHER,
+    Row,
+    Setting,
+    Settings,
+    engine_of,
+    read_settings,
+    says_megatron,
+    shown,
+)
 from hysweep.scripts.shell import Script, read_script
 from hysweep.scripts.tree import Unresolved, resolved, same
 
@@ -78,9 +95,15 @@ def import_script(content: bytes, name: str, label: str, verl: str, given: Mappi
     notes = [*script.scope.notes, *others, *_of_launch(launch), *_of_model(launch, trial)]
     needed = {n: line for n, line in script.scope.needed.items() if f"${{oc.env:{n}}}" in text}
     return Imported(
-        text, verl, launch.module, experiment.options, tuple(settings.rows), differences, tuple(notes),
-        script.scope.defaults, needed,
+        text, verl, launch.module, experiment.options, tuple(settings.rows),
+        tuple(_readable(d, script.scope) for d in differences), tuple(notes), script.scope.defaults, needed,
     )  # fmt: skip
+
+
+def _readable(d: Difference, scope: Scope) -> Difference:
+    """A difference whose variables of the environment stand as the script has them, not as marks."""
+    before, after = (with_texts(canonical(value), lambda text: shown(text, scope)) for value in (d.before, d.after))
+    return replace(d, before=before, after=after)
 
 
 @cache

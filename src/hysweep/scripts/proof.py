@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,12 +156,17 @@ def _absolute(value: Any) -> list[Any]:
 
 def canonical(value: Any) -> Any:
     """A value with the environment's variables as the marks that they are, whatever path they were made part of."""
+    return with_texts(value, lambda text: re.sub(f"/*{ENV}", ENV, text) if ENV in text else text)
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A value with every text in it changed."""
     if isinstance(value, str):
-        return re.sub(f"/*{ENV}", ENV, value) if ENV in value else value
+        return change(value)
     if isinstance(value, list):
-        return [canonical(v) for v in value]
+        return [with_texts(v, change) for v in value]
     if isinstance(value, dict):
-        return {k: canonical(v) for k, v in value.items()}
+        return {k: with_texts(v, change) for k, v in value.items()}
     return value
 
 
