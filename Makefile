@@ -10,17 +10,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help quickstart test env lint unit contract browser smoke nightly next bench clean
+.PHONY: help quickstart test env lint unit contract browser smoke slurm nightly next bench clean
 
 help:
 	@echo "make quickstart   run the default sweep: real verl on this machine's CPU, a leaderboard and a report"
 	@echo "make test         everything that CI runs"
-	@echo "make lint unit contract browser smoke   parts of it;   make bench   start-up times"
+	@echo "make lint unit contract browser smoke slurm   parts of it;   make bench   start-up times"
 
 quickstart: env
 	$(BIN)/hysweep run -m sweep=quickstart
 
-test: lint unit contract browser smoke bench
+test: lint unit contract browser smoke slurm bench
 
 env: $(STAMP)
 
@@ -39,7 +39,7 @@ lint: env
 	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 unit: env
-	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m "not verl and not contract and not browser"
+	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m "not verl and not contract and not browser and not slurm"
 
 contract: env
 	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m contract tests/contract
@@ -48,7 +48,11 @@ browser: env
 	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m browser tests/report
 
 smoke: env
-	cd $(ROOT) && $(PYTEST) -m verl
+	cd $(ROOT) && $(PYTEST) -m "verl and not slurm"
+
+# A real SLURM cluster on this machine: brings its Debian packages, needs root. Elsewhere it says so and is skipped.
+slurm: env
+	cd $(ROOT) && WITH_SLURM=1 $(PYTEST) -m slurm tests/slurm
 
 # The newest release candidate of Hydra, allowed to fail: it tells early what will break.
 next: env
@@ -57,7 +61,7 @@ next: env
 	-cd $(ROOT) && $(VENV)-next/bin/python -m pytest -m "not verl and not contract and not slow" tests/schema tests/compose tests/compile tests/check
 
 nightly: env next
-	cd $(ROOT) && HYSWEEP_NIGHTLY=1 $(PYTEST) -m "slow and not verl"
+	cd $(ROOT) && HYSWEEP_NIGHTLY=1 $(PYTEST) -m "slow and not verl and not slurm"
 
 bench: env
 	cd $(ROOT) && $(BIN)/python benchmarks/startup.py 3

@@ -236,6 +236,33 @@ def doctor(as_json: bool) -> None:
     sys.exit(answer(as_json))
 
 
+@hysweep.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog='Example: hysweep cluster up && eval "$(hysweep cluster env)" && sinfo',
+)
+@click.option("--run", "run_directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Where it lives; else $HYSWEEP_TESTCLUSTER, else ~/.local/state/hysweep/testcluster.")  # fmt: skip
+@click.argument("verb")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def cluster(verb: str, words: tuple[str, ...], run_directory: Path | None) -> None:
+    """A real SLURM cluster on this machine, with fake GPUs, to try sweeps on. Debian or Ubuntu, as root.
+
+    \b
+    install             bring the packages that are missing
+    up [N], down        start it with N nodes (4); stop it, nothing is left
+    env                 shell lines that make sbatch, squeue, ... the cluster's
+    status              nodes and jobs
+    exec CMD            run CMD in the controller's network
+    on nodeK CMD        run CMD on a node
+    kill-node, start-node nodeK
+    stop-controller, start-controller, restart-controller
+    help                all of it, and what the environment sets
+    """
+    from hysweep.cli.cluster import cluster as hand_over
+
+    hand_over(verb, list(words), run_directory)
+
+
 @hysweep.command(epilog='Example: eval "$(hysweep completion bash)"')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:

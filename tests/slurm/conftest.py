@@ -1,0 +1,157 @@
+"""A real SLURM cluster for the session: brought up once, taken down at the end.
+
+Wanted by CI=true (then a machine that cannot have it is a failure) or WITH_SLURM=1 (then it is a skip).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hysweep.cli.cluster import SCRIPT
+
+CANNOT = 2  # the script's exit code where the machine is at fault
+PREFIX = "hysweep-slurm-"
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    run: Path
+    shared: Path  # a directory that all nodes see, as they see all but /tmp/ray and /dev/shm
+
+    @property
+    def submit_env(self) -> dict[str, str]:
+        """The environment of a client: sbatch, squeue, ... of its PATH are the cluster's."""
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_"))}
+        return plain | {"SLURM_CONF": f"{self.run}/etc/slurm.conf", "PATH": f"{self.run}/bin:{plain['PATH']}"}
+
+    def script(self, *words: str, check: bool = True, timeout: float = 120) -> Done:
+        """`testcluster WORDS`"""
+        return _testcluster(self.run, *words, check=check, timeout=timeout)
+
+    def exec(self, argv: Sequence[str], check: bool = True, timeout: float = 120, **more: Any) -> Done:
+        """Run a client here, with the cluster's tools in its PATH."""
+        more = {"env": self.submit_env, "capture_output": True, "text": True} | more
+        done = subprocess.run(argv, check=False, timeout=timeout, **more)
+        assert not check or done.returncode == 0, (argv, done.returncode, done.stdout, done.stderr)
+        return done
+
+    def on(self, node: str, argv: Sequence[str], check: bool = True, timeout: float = 120) -> Done:
+        """Run a command on a node."""
+        return self.script("on", node, *argv, check=check, timeout=timeout)
+
+    def kill_node(self, node: str) -> None:
+        """Power it off. SLURM sees that after some 30 s, see `down_node`."""
+        self.script("kill-node", node)
+
+    def down_node(self, node: str) -> None:
+        """What SLURM does with a dead node, at once: its jobs end with NODE_FAIL, or are requeued."""
+        self.exec(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"])
+
+    def start_node(self, node: str) -> None:
+        """Power it on, wait until it serves."""
+        self.script("start-node", node)
+
+    def stop_controller(self) -> None:
+        """No slurmctld from here on: clients fail after some 9 s."""
+        self.script("stop-controller")
+
+    def start_controller(self) -> None:
+        self.script("start-controller")
+
+    def restart_controller(self, *, saved: bool = True) -> None:
+        """kill -9, and again. Not `saved`: it forgets what it took in the last seconds, and gives ids twice."""
+        self.script("restart-controller", *([] if saved else ["now"]))
+
+    def sbatch(self, *words: str) -> str:
+        """Submit, e.g. `sbatch("-N2", "--wrap", "srun hostname")`; output in `shared`. Returns the job's id."""
+        return self.exec(["sbatch", "--parsable", *words], cwd=self.shared).stdout.strip()
+
+    def queue(self) -> dict[str, str]:
+        """State of each job that waits or runs, by id."""
+        lines = self.exec(["squeue", "-h", "-a", "-o", "%i %T"]).stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    def state(self, job: str) -> str:
+        """What sacct says of a job, "" while it says nothing."""
+        return self.exec(["sacct", "-n", "-X", "-P", "-j", job, "-o", "State"]).stdout.strip()
+
+    def wait_state(self, job: str, *wanted: str, timeout: float = 60) -> str:
+        """Wait until sacct says one of `wanted`."""
+        until = time.monotonic() + timeout
+        while (state := self.state(job).split(" ")[0]) not in wanted:
+            assert time.monotonic() < until, f"job {job} is {state!r}, not {wanted}, after {timeout} s"
+            time.sleep(0.2)
+        return state
+
+    def settle(self) -> None:
+        """No job, every node idle: as it was at the start."""
+        self.exec(["scontrol", "ping"])
+        until = time.monotonic() + 60
+        while self.queue():
+            self.exec(["scancel", "--full", "--user=root"], check=False)
+            assert time.monotonic() < until, self.queue()
+            time.sleep(0.2)
+        nodes = dict(self._nodes())
+        for node, state in nodes.items():
+            self.start_node(node)
+            if state.startswith(("down", "drain")):
+                self.exec(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
+        while any(state != "idle" for _, state in self._nodes()):
+            assert time.monotonic() < until, self._nodes()
+            time.sleep(0.2)
+
+    def _nodes(self) -> list[tuple[str, str]]:
+        lines = self.exec(["sinfo", "-h", "-N", "-p", "main", "-o", "%N %t"]).stdout.splitlines()
+        return [(node, state) for node, state in (line.split() for line in lines)]
+
+
+@pytest.fixture(scope="session")
+def slurm_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    in_ci = os.environ.get("CI") == "true"
+    if not in_ci and os.environ.get("WITH_SLURM") != "1":
+        pytest.skip("NO TEST ON A SLURM CLUSTER: WITH_SLURM=1 (as root, Debian) installs SLURM and starts one")
+    _take_down_what_a_killed_session_left()
+    run = Path(tempfile.gettempdir(), f"{PREFIX}{os.getpid()}")
+    for verb in (["install"], ["up", "4"]):
+        done = _testcluster(run, *verb, check=False, timeout=600)
+        if done.returncode == CANNOT and not in_ci:
+            pytest.skip(f"NO TEST ON A SLURM CLUSTER: {done.stderr.strip()}")
+        assert done.returncode == 0, done.stderr
+    try:
+        yield Cluster(run, tmp_path_factory.mktemp("shared"))
+    finally:
+        shutil.copytree(run / "log", tmp_path_factory.getbasetemp() / "slurm-log", dirs_exist_ok=True)
+        _testcluster(run, "down")
+
+
+@pytest.fixture
+def cluster(slurm_session: Cluster) -> Iterator[Cluster]:
+    """The session's cluster, idle again after each test."""
+    yield slurm_session
+    slurm_session.settle()
+
+
+def _testcluster(run: Path, *words: str, check: bool = True, timeout: float = 120) -> Done:
+    argv = ["bash", str(SCRIPT), *words]
+    env = os.environ | {"HYSWEEP_TESTCLUSTER": str(run)}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, env=env, stdin=subprocess.DEVNULL)
+    assert not check or done.returncode == 0, (words, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def _take_down_what_a_killed_session_left() -> None:
+    for run in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if not psutil.pid_exists(int(run.name.removeprefix(PREFIX))):
+            _testcluster(run, "down", check=False)

@@ -1,0 +1,158 @@
+"""The test cluster is a SLURM cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.conftest import Cluster
+
+pytestmark = pytest.mark.slurm
+
+
+SLEEPS = "echo run; exec sleep 300"
+
+
+def wait_for(holds: Callable[[], object], timeout: float = 30) -> None:
+    until = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def wait_queue(cluster: Cluster, job: str, wanted: str) -> None:
+    wait_for(lambda: cluster.queue().get(job) == wanted)
+
+
+def test_a_job_of_two_nodes_gets_gpus_of_its_own(cluster: Cluster) -> None:
+    """Two at once on the same nodes: each has half the GPUs, and sacct says how they ended."""
+    show = "srun sh -c 'echo $(hostname):$CUDA_VISIBLE_DEVICES; sleep 2'"
+    one, two = (
+        cluster.sbatch(
+            "-N2", "-w", "node[1-2]", "--ntasks-per-node=1", "--gpus-per-node=4", "-o", "%j.out", "--wrap", show
+        )
+        for _ in range(2)
+    )
+    for job in (one, two):
+        cluster.wait_state(job, "COMPLETED")
+    seen = [sorted((cluster.shared / f"{job}.out").read_text().split()) for job in (one, two)]
+    assert sorted(seen) == [["node1:0,1,2,3", "node2:0,1,2,3"], ["node1:4,5,6,7", "node2:4,5,6,7"]]
+    sacct = cluster.exec(["sacct", "-n", "-X", "-P", "-j", one, "-o", "NodeList,ExitCode"]).stdout
+    assert sacct.strip() == "node[1-2]|0:0"
+
+
+def test_a_step_is_ended_with_all_that_it_started(cluster: Cluster) -> None:
+    """Its daemons too. In a job the tools are the plain ones, not those that enter the cluster from outside."""
+    job = cluster.sbatch("-w", "node1", "-o", "%j.out", "--wrap", "readlink -f $(which srun); setsid -f sleep 987")
+    cluster.wait_state(job, "COMPLETED")
+    assert (cluster.shared / f"{job}.out").read_text() == "/usr/bin/srun\n"
+    wait_for(lambda: "sleep 987" not in cluster.on("node1", ["ps", "ax"]).stdout)
+
+
+def test_features_and_what_sbatch_refuses(cluster: Cluster) -> None:
+    assert cluster.exec(["srun", "-N2", "-C", "a100", "hostname"]).stdout.split() in (
+        ["node3", "node4"],
+        ["node4", "node3"],
+    )
+    for words, why in {
+        ("-p", "locked"): "Invalid account",
+        ("-N5",): "Node count",
+        ("-N3", "-C", "h100"): "not available",
+        ("-p", "nowhere"): "invalid partition",
+    }.items():
+        refused = cluster.exec(["sbatch", *words, "--wrap", "true"], check=False)
+        assert refused.returncode == 1 and why in refused.stderr
+    assert cluster.queue() == {}
+
+
+def test_preemption_requeues_in_low_and_ends_in_cancel(cluster: Cluster) -> None:
+    for partition in ("low", "cancel"):
+        cluster.exec(["scontrol", "update", f"partitionname={partition}", "gracetime=1"])
+    low, cancel = (
+        cluster.sbatch("-p", p, "-N2", "--exclusive", "--open-mode=append", "-o", f"{p}.out", "--wrap", SLEEPS)
+        for p in ("low", "cancel")
+    )
+    for job in (low, cancel):
+        wait_queue(cluster, job, "RUNNING")
+    high = cluster.sbatch("-N4", "--exclusive", "--wrap", "sleep 1")
+    cluster.wait_state(high, "COMPLETED")
+    cluster.wait_state(cancel, "PREEMPTED")
+    wait_queue(cluster, low, "RUNNING")
+    wait_for(lambda: (cluster.shared / "low.out").read_text().count("run\n") == 2)
+    assert (cluster.shared / "cancel.out").read_text().count("run\n") == 1
+    for partition in ("low", "cancel"):
+        cluster.exec(["scontrol", "update", f"partitionname={partition}", "gracetime=20"])
+
+
+def test_a_dead_node_fails_its_job_or_requeues_it(cluster: Cluster) -> None:
+    stays = cluster.sbatch("-N2", "-w", "node[1-2]", "--no-requeue", "--wrap", "srun sleep 300")
+    again = cluster.sbatch("-N2", "-w", "node1", "--requeue", "--wrap", "srun sleep 300")
+    for job in (stays, again):
+        wait_queue(cluster, job, "RUNNING")
+    cluster.kill_node("node1")
+    cluster.down_node("node1")
+    cluster.wait_state(stays, "NODE_FAIL")
+    wait_queue(cluster, again, "PENDING")
+    cluster.start_node("node1")
+    assert cluster.on("node1", ["hostname"]).stdout == "node1\n"
+
+
+def test_a_controller_that_is_killed_or_away_keeps_its_jobs(cluster: Cluster) -> None:
+    job = cluster.sbatch("--wrap", "sleep 300")
+    wait_queue(cluster, job, "RUNNING")
+    cluster.restart_controller()
+    assert cluster.queue() == {job: "RUNNING"}
+    cluster.stop_controller()
+    away = cluster.exec(["squeue"], check=False)
+    assert away.returncode == 1 and "Unable to contact" in away.stderr
+    cluster.start_controller()
+    assert cluster.queue() == {job: "RUNNING"}
+
+
+def test_a_second_cluster_comes_and_goes_and_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """Beside the first, with other process tracking; a client that waits in it is ended with it."""
+    run = tmp_path / "second"
+    os.environ["HYSWEEP_TESTCLUSTER_PROCTRACK"] = "proctrack/linuxproc"
+    second = Cluster(run, tmp_path)
+    before = namespaces()
+    try:
+        began = time.monotonic()
+        told = second.script("up", "2").stdout
+        assert time.monotonic() - began < 40
+        assert "hysweep cluster env" in told
+        assert "is up already" in second.script("up").stderr
+        assert len(second.exec(["sinfo", "-h", "-N", "-p", "main"]).stdout.splitlines()) == 2
+        waits = subprocess.Popen(["srun", "-n1", "sleep", "300"], env=second.submit_env, stderr=subprocess.DEVNULL)
+        wait_for(lambda: "RUNNING" in second.queue().values())
+        assert cluster.queue() == {}
+    finally:
+        del os.environ["HYSWEEP_TESTCLUSTER_PROCTRACK"]
+        second.script("down")
+    assert waits.wait(10) != 0
+    assert not run.exists()
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(run).encode() in said(p)]
+    assert namespaces() <= before
+    assert second.script("status", check=False).returncode == 2
+
+
+def said(cmdline: Path) -> bytes:
+    try:
+        return cmdline.read_bytes()
+    except OSError:
+        return b""
+
+
+def namespaces() -> set[str]:
+    """Network namespaces of this machine."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found.add(os.readlink(link))
+        except OSError:
+            continue
+    return found
