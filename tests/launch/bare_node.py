@@ -14,20 +14,28 @@ from collections.abc import Mapping
 
 from hysweep.compile.job import Job
 from hysweep.launch import node
+from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import Wait
-from hysweep.track import AttemptDirectory
+from hysweep.launch.roll import Loss
+from hysweep.track import AttemptDirectory, Cause
 
 
 class NoCluster:
-    def __init__(self, job: Job, attempt: AttemptDirectory) -> None:
+    def __init__(self, job: Job, attempt: AttemptDirectory, allocation: Allocation) -> None:
         self.gone = attempt.path / "cluster-gone"
         self.children: list[subprocess.Popen[bytes]] = []
 
     def boot(self, environment: Mapping[str, str], wait: Wait) -> dict[str, str]:
         return {}
 
-    def why_gone(self) -> str:
-        return "the cluster is gone" if self.gone.exists() else ""
+    def poll(self) -> None:
+        pass
+
+    def loss(self) -> Loss | None:
+        return Loss("", "the cluster is gone", Cause.KILLED) if self.gone.exists() else None
+
+    def dump_stacks(self) -> None:
+        pass
 
     def stop(self) -> None:
         pass

@@ -13,7 +13,8 @@ import pytest
 
 from hysweep.compile.job import Job
 from hysweep.launch import boot, command, processes
-from hysweep.launch.boot import BootFailed, RayHead
+from hysweep.launch.allocation import Allocation
+from hysweep.launch.boot import BootFailed, RayCluster
 from hysweep.track import AttemptDirectory, Cause
 from tests.launch.attempts import HERE, wait_for
 
@@ -21,21 +22,21 @@ New = Callable[..., AttemptDirectory]
 
 
 @pytest.fixture
-def boots(new_attempt: New, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RayHead]]:
+def boots(new_attempt: New, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RayCluster]]:
     """`boots("clash", "up")`: a head whose `ray start` does that in turn."""
-    heads: list[RayHead] = []
+    heads: list[RayCluster] = []
 
-    def make(*modes: str, gpus: int = 2, offered: int = 2, timeout_s: int = 30) -> RayHead:
+    def make(*modes: str, gpus: int = 2, offered: int = 2, timeout_s: int = 30) -> RayCluster:
         left = iter(modes)
 
-        def fake(job: Job, temporary: Path | str, client_port: int | str) -> list[str]:
+        def fake(job: Job, allocation: Allocation, temporary: Path | str, *_: object) -> list[str]:
             resources = f"--static_resource_list=node:127.0.0.1,1.0,CPU,8,GPU,{offered},memory,9"
             argv = [sys.executable, str(HERE / "fake_ray.py"), str(temporary), next(left)]
             return [*argv, f"--temp_dir={temporary}", resources]
 
         monkeypatch.setattr(boot, "ray_command", fake)
         job = Job("fake_trainer", (), ray_gpus=gpus, ray_boot_timeout_s=timeout_s)
-        heads.append(RayHead(job, new_attempt()))
+        heads.append(RayCluster(job, new_attempt(), Allocation.here()))
         return heads[-1]
 
     yield make
@@ -45,8 +46,8 @@ def boots(new_attempt: New, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         assert not left_of(head), "nothing may stay in the temporary directory"
 
 
-def left_of(head: RayHead) -> list[Path]:
-    return boot.temporaries(command.identity(head.attempt))
+def left_of(head: RayCluster) -> list[Path]:
+    return boot.temporaries(command.identity(head.ray.attempt))
 
 
 def wait(done: Callable[[], bool], within: float) -> bool:
@@ -58,56 +59,56 @@ def wait(done: Callable[[], bool], within: float) -> bool:
     return True
 
 
-def test_up(boots: Callable[..., RayHead]) -> None:
+def test_up(boots: Callable[..., RayCluster]) -> None:
     head = boots("up")
     joins = head.boot(os.environ, wait)
     assert joins["RAY_ADDRESS"] == "127.0.0.1:4321"
     assert joins["RAY_AUTH_MODE"] == "token"
     assert len(joins["RAY_AUTH_TOKEN"]) >= 32
-    assert not head.why_gone()
+    assert head.loss() is None
     (child,) = head.children
     told = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
     assert f"RAY_AUTH_TOKEN={joins['RAY_AUTH_TOKEN']}".encode() in told
     assert joins["RAY_AUTH_TOKEN"] not in Path(f"/proc/{child.pid}/cmdline").read_text()
     assert [p.stat().st_mode & 0o777 for p in left_of(head)] == [0o700]
     head.stop()
-    assert head.why_gone()
+    assert head.loss()
 
 
-def test_each_job_has_a_token_of_its_own(boots: Callable[..., RayHead]) -> None:
+def test_each_job_has_a_token_of_its_own(boots: Callable[..., RayCluster]) -> None:
     one, two = boots("up").boot(os.environ, wait), boots("up").boot(os.environ, wait)
     assert one["RAY_AUTH_TOKEN"] != two["RAY_AUTH_TOKEN"]
 
 
-def test_a_port_that_is_taken_is_tried_again(boots: Callable[..., RayHead]) -> None:
+def test_a_port_that_is_taken_is_tried_again(boots: Callable[..., RayCluster]) -> None:
     assert boots("clash", "clash", "up").boot(os.environ, wait)["RAY_ADDRESS"]
     with pytest.raises(BootFailed, match="Address already in use") as failed:
         boots("clash", "clash", "clash").boot(os.environ, wait)
     assert failed.value.cause is Cause.PORT_CLASH
 
 
-def test_a_clash_of_an_earlier_boot_is_not_the_cause_of_a_later_end(boots: Callable[..., RayHead]) -> None:
+def test_a_clash_of_an_earlier_boot_is_not_the_cause_of_a_later_end(boots: Callable[..., RayCluster]) -> None:
     with pytest.raises(BootFailed, match="No such option") as failed:
         boots("clash", "broken").boot(os.environ, wait)
     assert failed.value.cause is Cause.RAY_BOOT
 
 
-def test_what_does_not_start_says_why(boots: Callable[..., RayHead]) -> None:
+def test_what_does_not_start_says_why(boots: Callable[..., RayCluster]) -> None:
     head = boots("broken")
     with pytest.raises(BootFailed, match="exit code 2: Error: No such option: --port") as failed:
         head.boot(os.environ, wait)
     assert failed.value.cause is Cause.RAY_BOOT
-    assert "the raylet's last words" in head.attempt.ray_log(0).read_text(), "its own logs go with its directory"
+    assert "the raylet's last words" in head.ray.log.read_text(), "its own logs go with its directory"
 
 
-def test_what_does_not_come_up_in_time(boots: Callable[..., RayHead]) -> None:
+def test_what_does_not_come_up_in_time(boots: Callable[..., RayCluster]) -> None:
     with pytest.raises(BootFailed, match="not up within 1 s") as failed:
         boots("asleep", timeout_s=1).boot(os.environ, wait)
     assert failed.value.cause is Cause.RAY_BOOT
 
 
-def test_fewer_gpus_than_the_job_needs(boots: Callable[..., RayHead]) -> None:
-    with pytest.raises(BootFailed, match="Ray offers 7 GPUs, the job needs 8") as failed:
+def test_fewer_gpus_than_the_job_needs(boots: Callable[..., RayCluster]) -> None:
+    with pytest.raises(BootFailed, match="the job needs 8 GPUs of each node; .* offers 7") as failed:
         boots("up", gpus=8, offered=7).boot(os.environ, wait)
     assert failed.value.cause is Cause.RAY_BOOT
 
@@ -178,6 +179,8 @@ def test_paths_of_the_submitter_become_absolute(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_command_of_ray() -> None:
-    argv = command.ray_command(Job("m", (), ray_gpus=8, object_store_gib=0.5), "/tmp/x", 1234)
+    argv = command.ray_command(
+        Job("m", (), ray_gpus=8, object_store_gib=0.5), Allocation.here(), "/tmp/x", "127.0.0.1", None, 0, 1234
+    )
     assert {"--port=0", "--temp-dir=/tmp/x", "--num-gpus=8", "--object-store-memory=536870912"} <= set(argv)
     assert not [a for a in argv if a.startswith("--num-cpus")], "Ray's own count where the job has none"

@@ -425,12 +425,20 @@ def test_many_jobs_in_one_look(local: LocalLauncher, new_attempt: New) -> None:
 # --- the rest of the door
 
 
-def test_only_the_local_launcher_launches() -> None:
+def test_launchers_by_name() -> None:
     assert isinstance(launcher("local"), LocalLauncher)
-    with pytest.raises(BadInput, match="hysweep plan"):
-        launcher("slurm")
     with pytest.raises(BadInput, match="slurm"):
         launcher("slrum")
+
+
+def test_what_says_nothing_is_ended_and_leaves_its_stacks(local: LocalLauncher, new_attempt: New) -> None:
+    attempt = new_attempt("sleep=600", hung_after_min=0.03)
+    over(local, local.submit(attempt))
+    end = end_of(attempt)
+    assert end.cause is Cause.HUNG
+    assert "stacks-0.txt" in end.reason
+    assert "fake_trainer" in (attempt.path / "stacks-0.txt").read_text()
+    wait_for(lambda: not everything(attempt))
 
 
 def test_one_machine_is_one_node(local: LocalLauncher, new_attempt: New) -> None:
@@ -450,7 +458,7 @@ def test_the_plan_is_what_runs(local: LocalLauncher, tmp_path: Path, monkeypatch
         "export OMP_NUM_THREADS=1",
         "# not inherited: MASTER_ADDR",
         "RAY_AUTH_TOKEN=<fresh>",
-        "start --head --block --port=0",
+        "start --head --port=0",
         "--num-gpus=8",
         f"""{sys.executable} -m verl.trainer.main_ppo 'a.b='"'"'x y'"'"''""",
     ):

@@ -7,17 +7,29 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from hysweep.launch import JobState, JobStatus
+from hysweep.launch import Busy, JobState, JobStatus, Refused
 from hysweep.track import AttemptDirectory, Cause, Claim, End
 
 Curve = Callable[[dict, int], list[float]]  # (point, attempt) -> the score of each step
 
 
 class FakeLauncher:
-    """Jobs move on by one step at each look. `ends` scripts how an attempt ends: (trial, attempt) -> cause."""
+    """Jobs move on by one step at each look. `ends` scripts how an attempt ends: (trial, attempt) -> cause.
 
-    def __init__(self, curve: Curve, ends: dict[tuple[int, int], Cause] | None = None) -> None:
-        self.curve, self.ends = curve, ends or {}
+    `nodes` are blamed for it; the first `busy_for` submissions come at a bad time, and all are refused if `refuses`.
+    """
+
+    def __init__(
+        self,
+        curve: Curve,
+        ends: dict[tuple[int, int], Cause] | None = None,
+        nodes: tuple[str, ...] = (),
+        busy_for: int = 0,
+        refuses: str = "",
+    ) -> None:
+        self.curve, self.ends, self.nodes = curve, ends or {}, nodes
+        self.busy_for, self.refuses = busy_for, refuses
+        self.runs: dict[str, AttemptDirectory] = {}  # job id -> what it runs now, where that is not what it began with
         self.jobs: dict[str, int] = {}  # job id -> steps done
         self.submitted: list[str] = []
         self.cancelled: set[str] = set()
@@ -28,6 +40,11 @@ class FakeLauncher:
 
     def submit(self, attempt: AttemptDirectory) -> str:
         assert attempt.job() is not None, "job.json comes first"
+        if self.refuses:
+            raise Refused(self.refuses)
+        if self.busy_for:
+            self.busy_for -= 1
+            raise Busy("too many")
         id = str(attempt.path)
         if attempt.claim(Claim("fake", 1, time.time())):
             self.submitted.append(id)
@@ -44,14 +61,21 @@ class FakeLauncher:
     def cancel(self, job_ids: Iterable[str]) -> None:
         for id in job_ids:
             self.cancelled.add(id)
-            if AttemptDirectory(Path(id)).end() is None:
+            if self._run(id).end() is None:
                 self._finish(id, Cause.KILLED)
 
+    def run_again(self, id: str, attempt: AttemptDirectory) -> None:
+        """As a scheduler does by itself."""
+        self.runs[id], self.jobs[id] = attempt, 0
+
     def _alive(self) -> list[str]:
-        return [id for id in self.jobs if AttemptDirectory(Path(id)).end() is None]
+        return [id for id in self.jobs if self._run(id).end() is None]
+
+    def _run(self, id: str) -> AttemptDirectory:
+        return self.runs.get(id, AttemptDirectory(Path(id)))
 
     def _look(self, id: str) -> JobState:
-        attempt = AttemptDirectory(Path(id))
+        attempt = self._run(id)
         if attempt.end() is not None:
             return JobState(JobStatus.ENDED)
         trial, number = attempt.trial, attempt.number
@@ -68,4 +92,4 @@ class FakeLauncher:
 
     def _finish(self, id: str, cause: Cause) -> None:
         now = time.time()
-        AttemptDirectory(Path(id)).finish(End(cause, started=now - 36, ended=now))
+        self._run(id).finish(End(cause, started=now - 36, ended=now, nodes=self.nodes))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hysweep.schema.groups import Cluster
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -18,6 +20,9 @@ class Job:
     ray_cpus, ray_gpus      what each node offers to Ray; None: Ray's own count
     object_store_gib        Ray's shared memory a node; None: Ray's own choice
     total_steps             of the whole training, where known: for progress
+    hung_after_min          without a sign of life for so long, it is ended
+    saves_before_end        the trainer saves by itself when it knows when the allocation ends
+    site                    the cluster group as it was given: what the scheduler is asked for, how nodes find each other
     """
 
     module: str
@@ -34,10 +39,14 @@ class Job:
     timeout_min: int = 240
     ray_boot_timeout_s: int = 300
     total_steps: int | None = None
+    hung_after_min: int = 60
+    saves_before_end: bool = False
+    site: Cluster = field(default_factory=lambda: Cluster(name="local"))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Job:
-        return cls(**d | {"overrides": tuple(d["overrides"]), "prepare": tuple(map(tuple, d["prepare"]))})
+        site = {"site": Cluster(**d["site"])} if "site" in d else {}
+        return cls(**d | {"overrides": tuple(d["overrides"]), "prepare": tuple(map(tuple, d["prepare"]))} | site)

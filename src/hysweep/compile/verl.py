@@ -76,6 +76,9 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
         object_store_gib=trial.cluster.object_store_gib,
         timeout_min=trial.cluster.timeout_min,
         ray_boot_timeout_s=trial.cluster.ray_boot_timeout_s,
+        # verl/trainer/ppo/ray_trainer.py asks should_save_ckpt_esi; V1 has no such code
+        saves_before_end=not uses_v1(trial),
+        site=trial.cluster,
         total_steps=trial.trainer.total_steps,
     )
 

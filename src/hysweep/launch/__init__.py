@@ -1,9 +1,9 @@
 """Launchers: they start an attempt as a job, look at it and stop it; the node runs inside the job."""
 
-from hysweep.launch.protocol import JobState, JobStatus, Launcher
+from hysweep.launch.protocol import Busy, JobState, JobStatus, Launcher, Refused
 from hysweep.schema import BadInput, Problem, suggest
 
-__all__ = ["LAUNCHERS", "JobState", "JobStatus", "Launcher", "launcher"]
+__all__ = ["LAUNCHERS", "Busy", "JobState", "JobStatus", "Launcher", "Refused", "launcher"]
 
 LAUNCHERS = ("local", "slurm")
 
@@ -15,12 +15,7 @@ def launcher(name: str) -> Launcher:
 
         return LocalLauncher()
     if name == "slurm":
-        raise BadInput(
-            Problem(
-                "cluster.launcher",
-                name,
-                "this version launches on the local machine only",
-                "set cluster.launcher=local to run here; `hysweep plan` works for any cluster",
-            )
-        )
+        from hysweep.launch.slurm import SlurmLauncher
+
+        return SlurmLauncher()
     raise BadInput(Problem("cluster.launcher", name, "there is no such launcher", suggest(name, LAUNCHERS)))

@@ -1,4 +1,4 @@
-"""Ray for one job: `ray start --block` as a child, known to be up, private, and gone without a trace."""
+"""Ray for one job: `ray start --block` as a child on each node, known to be up, private, and gone without a trace."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from typing import Protocol
 
 from hysweep.compile.job import Job
 from hysweep.launch import processes
+from hysweep.launch.allocation import Allocation
 from hysweep.launch.command import identity, ray_command, ray_settings
+from hysweep.launch.roll import Loss, RollCall
 from hysweep.track import AttemptDirectory, Cause
 
 BOOTS = 3
-STOP_GRACE = 4.0  # seconds; Ray drains for up to 30, with nothing left to drain
+STOP_GRACE = 1.0  # seconds; Ray drains for up to 30, with nothing left to drain
+GOODBYES = 6.0  # seconds for the other nodes to end what runs there
 
 # The kernel takes 107 bytes of a socket's path. Below its temporary directory Ray adds
 # /session_2026-01-02_03-04-05_678901_1234567/sockets/plasma_store, and a little for a second store.
@@ -34,23 +37,34 @@ Wait = Callable[[Callable[[], bool], float], bool]
 
 
 class BootFailed(Exception):
-    def __init__(self, cause: Cause, reason: str) -> None:
+    """`nodes`: those to blame, where some are."""
+
+    def __init__(self, cause: Cause, reason: str, *nodes: str) -> None:
         self.cause = cause
+        self.nodes = tuple(n for n in nodes if n)
         super().__init__(reason)
 
 
 class Cluster(Protocol):
-    """What a driver joins."""
+    """What a driver joins. Made at once, so that other nodes find this one; booted when all is ready."""
 
     def boot(self, environment: Mapping[str, str], wait: Wait) -> dict[str, str]:
         """Bring it up and return what the driver's environment needs on top. Raises BootFailed."""
         ...
 
+    def poll(self) -> None:
+        """Called all the time; returns at once."""
+        ...
+
     @property
     def children(self) -> list[subprocess.Popen[bytes]]: ...
 
-    def why_gone(self) -> str:
-        """Empty while it is up."""
+    def loss(self) -> Loss | None:
+        """None while all of it is up."""
+        ...
+
+    def dump_stacks(self) -> None:
+        """Have the other nodes write down where their processes stand."""
         ...
 
     def stop(self) -> None: ...
@@ -60,86 +74,167 @@ class Cluster(Protocol):
         ...
 
 
-class RayHead:
-    """A one-node Ray cluster of this job alone: own token, own ports, own short directory, loopback only."""
+class Ray:
+    """`ray start` on one node: a child, its log and its short directory."""
 
-    def __init__(self, job: Job, attempt: AttemptDirectory) -> None:
+    def __init__(self, job: Job, attempt: AttemptDirectory, rank: int = 0) -> None:
         self.job = job
         self.attempt = attempt
-        self.head: subprocess.Popen[bytes] | None = None
+        self.rank = rank
+        self.log = attempt.ray_log(rank)
+        self.child: subprocess.Popen[bytes] | None = None
         self.temporary: Path | None = None
         self._said_before = 0  # bytes of its log from earlier boots
 
-    @property
-    def children(self) -> list[subprocess.Popen[bytes]]:
-        return [self.head] if self.head else []
-
-    def boot(self, environment: Mapping[str, str], wait: Wait) -> dict[str, str]:
-        ours = ray_settings(secrets.token_hex(32))
-        for boots_left in reversed(range(BOOTS)):
-            self.temporary = make_temporary(self.attempt)
-            self._said_before = _size(self.attempt.ray_log(0))
-            command = ray_command(self.job, self.temporary, free_port())
-            self.head = processes.spawn(command, {**environment, **ours}, self.attempt.ray_log(0), self.attempt.path)
-            up = wait(lambda: bool(self.address() or self.why_gone()), self.job.ray_boot_timeout_s)
-            if not up:
-                self._keep_logs()
-                raise BootFailed(Cause.RAY_BOOT, f"Ray was not up within {self.job.ray_boot_timeout_s} s")
-            if not self.why_gone():
-                self._prove()
-                return {**ours, "RAY_ADDRESS": self.address()}
-            self._keep_logs()
-            clashed = is_port_clash(_end_of(self.attempt.ray_log(0), self._said_before))
-            if not (clashed and boots_left):
-                raise BootFailed(Cause.PORT_CLASH if clashed else Cause.RAY_BOOT, self.why_gone())
-            self.stop()
-            self.clear()
-        raise AssertionError("unreachable")
+    def start(
+        self, environment: Mapping[str, str], allocation: Allocation, own: str, head: str | None, port: int | None
+    ) -> None:
+        """`own` is this node's address; `head` the one to join, None: be it, on `port`."""
+        self.temporary = make_temporary(self.attempt, self.rank, self.job.site.local_dir)
+        self._said_before = _size(self.log)
+        command = ray_command(self.job, allocation, self.temporary, own, head, port, free_port())
+        self.child = processes.spawn(command, environment, self.log, self.attempt.path)
 
     def address(self) -> str:
-        """Where Ray is up. It writes this once its raylet is known to its own control service, not before."""
+        """Where Ray is up. It writes this once its raylet is known to the cluster's control service, not before."""
         if self.temporary is None:
             return ""
         with suppress(OSError):
             return (self.temporary / "ray_current_cluster").read_text().strip()
         return ""
 
+    def gpus(self) -> float | None:
+        return gpus_offered(self.temporary)
+
     def why_gone(self) -> str:
-        code = self.head.poll() if self.head else None
+        """Empty while it runs, or before it does."""
+        code = self.child.poll() if self.child else None
         if code is None:
             return ""
-        said = last_error(_end_of(self.attempt.ray_log(0), self._said_before))
+        said = last_error(self.said())
         return f"ray start ended with exit code {code}" + (f": {said}" if said else "")
 
+    def said(self) -> str:
+        return _end_of(self.log, self._said_before)
+
     def stop(self) -> None:
-        if self.head:
-            processes.stop(self.head, STOP_GRACE)
+        if self.child:
+            processes.stop(self.child, STOP_GRACE)
 
     def clear(self) -> None:
         if self.temporary:
             shutil.rmtree(self.temporary, ignore_errors=True)
 
-    def _prove(self) -> None:
-        """The GPUs that the raylet offers are those that the job needs.
-
-        The head has just asked Ray's control service for this raylet, and a raylet offers what its command
-        line says. So this one node needs no Python that imports Ray to be asked, which would take seconds.
-        """
-        offered = gpus_offered(self.temporary)
-        needed = self.job.ray_gpus if self.job.ray_gpus is not None else self.job.gpus_per_node
-        if offered is not None and offered < needed:
-            raise BootFailed(Cause.RAY_BOOT, f"Ray offers {offered:g} GPUs, the job needs {needed}")
-
-    def _keep_logs(self) -> None:
+    def keep_logs(self) -> None:
         """Ray's own logs go with its directory: keep the ends of those that say why it did not come up."""
         if self.temporary is None:
             return
-        with open(self.attempt.ray_log(0), "a", encoding="utf-8") as kept:
+        with open(self.log, "a", encoding="utf-8") as kept:
             for name in ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err"):
                 with suppress(OSError):
                     path = self.temporary / "session_latest" / "logs" / name
                     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-40:]
                     kept.write("\n".join([f"--- the end of {name}", *lines, ""]))
+
+
+class RayCluster:
+    """The Ray of this job alone: own token, own ports, own short directories. One node listens on loopback only;
+    on several the others start theirs at the same time, towards an address that the first has just chosen."""
+
+    def __init__(self, job: Job, attempt: AttemptDirectory, allocation: Allocation) -> None:
+        self.job = job
+        self.allocation = allocation
+        self.ray = Ray(job, attempt)
+        self.roll: RollCall | None = None
+        if not allocation.is_alone:
+            self.roll = RollCall(attempt, allocation, job.site.network_interface, job.site.silent_after_s)
+
+    @property
+    def children(self) -> list[subprocess.Popen[bytes]]:
+        return [self.ray.child] if self.ray.child else []
+
+    def poll(self) -> None:
+        if self.roll:
+            self.roll.poll()
+
+    def boot(self, environment: Mapping[str, str], wait: Wait) -> dict[str, str]:
+        ours = ray_settings(self.roll.token if self.roll else secrets.token_hex(32), is_alone=self.roll is None)
+        own = self.roll.address if self.roll else "127.0.0.1"
+        for boots_left in reversed(range(BOOTS)):
+            # a port that nobody has told yet can be left to the kernel
+            port = free_port() if self.roll else 0
+            self.ray.start({**environment, **ours}, self.allocation, own, None, port)
+            if self.roll:
+                self.roll.forget_joins()
+                self.roll.tell(boot=f"{own}:{port}")
+            settled = wait(lambda: self._is_up() or self.loss() is not None, self.job.ray_boot_timeout_s)
+            if settled and self.loss() is None:
+                self._prove()
+                if self.roll:
+                    self.roll.everyone_met()
+                return {**ours, "RAY_ADDRESS": self.ray.address()}
+            self.ray.keep_logs()
+            if not settled:
+                raise self._too_late()
+            gone = self.ray.why_gone()
+            if not (gone and is_port_clash(self.ray.said()) and boots_left):
+                loss = self.loss()
+                assert loss is not None
+                cause = Cause.PORT_CLASH if is_port_clash(loss.reason) else loss.cause
+                cause = Cause.RAY_BOOT if gone and cause is Cause.KILLED else cause
+                raise BootFailed(cause, loss.reason if gone else f"{loss.node}: {loss.reason}", loss.node)
+            self.ray.stop()
+            self.ray.clear()
+        raise AssertionError("unreachable")
+
+    def loss(self) -> Loss | None:
+        if gone := self.ray.why_gone():
+            # On the first node what looks like a lost node is Ray itself gone.
+            return Loss("", gone, Cause.PORT_CLASH if is_port_clash(self.ray.said()) else Cause.KILLED)
+        return self.roll.loss() if self.roll else None
+
+    def dump_stacks(self) -> None:
+        if self.roll:
+            self.roll.tell(stacks=True)
+
+    def stop(self) -> None:
+        if self.roll:
+            self.roll.tell(end=True)
+        self.ray.stop()
+        if self.roll:
+            self.roll.wait_for_goodbyes(GOODBYES)
+
+    def clear(self) -> None:
+        self.ray.clear()
+        if self.roll:
+            self.roll.close()
+
+    def _is_up(self) -> bool:
+        return bool(self.ray.address()) and not (self.roll and self.roll.missing())
+
+    def _too_late(self) -> BootFailed:
+        within = f"within {self.job.ray_boot_timeout_s} s"
+        if not self.ray.address():
+            return BootFailed(Cause.RAY_BOOT, f"Ray was not up {within}", self.allocation.name)
+        missing = self.roll.missing() if self.roll else []
+        there = [n for n in self.allocation.nodes if n not in missing]
+        reason = f"{', '.join(missing)} did not join {within}; there: {', '.join(there)}"
+        return BootFailed(Cause.RAY_BOOT, reason, *missing)
+
+    def _prove(self) -> None:
+        """The GPUs that every raylet offers are those that the job needs of its node.
+
+        `ray start` has asked Ray's control service for each raylet, and a raylet offers what its command line says.
+        So no Python that imports Ray needs to be asked, which would take seconds.
+        """
+        offers = {self.allocation.name: self.ray.gpus()}
+        if self.roll:
+            offers |= {m.name: m.joined for m in self.roll.members.values()}
+        needed = self.job.ray_gpus if self.job.ray_gpus is not None else self.job.gpus_per_node
+        short = {node: offered for node, offered in offers.items() if offered is not None and offered < needed}
+        if short:
+            said = ", ".join(f"{node} offers {offered:g}" for node, offered in short.items())
+            raise BootFailed(Cause.RAY_BOOT, f"the job needs {needed} GPUs of each node; {said}", *short)
 
 
 def gpus_offered(temporary: Path | None) -> float | None:
@@ -154,12 +249,15 @@ def gpus_offered(temporary: Path | None) -> float | None:
     return None
 
 
-def make_temporary(attempt: AttemptDirectory) -> Path:
-    """A directory on this node, short enough for Ray's sockets; named so that whoever cleans up can find it."""
+def make_temporary(attempt: AttemptDirectory, rank: int = 0, local_dir: str | None = None) -> Path:
+    """A directory on this node, short enough for Ray's sockets; named so that whoever cleans up can find it.
+
+    Raises BootFailed where there is none; one that was asked for by name is not replaced by another.
+    """
     refused = []
-    for root in temporary_roots():
+    for root in [local_dir] if local_dir else temporary_roots():
         try:
-            path = Path(tempfile.mkdtemp(prefix=_prefix(identity(attempt)), dir=root))
+            path = Path(tempfile.mkdtemp(prefix=_prefix(identity(attempt), rank), dir=root))
         except OSError as e:
             refused.append(f"{root}: {e.strerror}")
             continue
@@ -189,21 +287,23 @@ def _takes_sockets(path: Path) -> bool:
     return True
 
 
-def remove_temporaries(directory: str) -> None:
+def remove_temporaries(directory: str, rank: int = 0, local_dir: str | None = None) -> None:
     """Remove what Ray left of the attempt in this directory. Only once nothing of it runs."""
-    for path in temporaries(directory):
+    for path in temporaries(directory, rank, local_dir):
         with suppress(OSError):
             if path.stat(follow_symlinks=False).st_uid == os.getuid():
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def temporaries(directory: str) -> list[Path]:
+def temporaries(directory: str, rank: int = 0, local_dir: str | None = None) -> list[Path]:
     """The temporary directories on this node of the attempt in this directory."""
-    return [path for root in temporary_roots() for path in Path(root).glob(_prefix(directory) + "*")]
+    roots = [local_dir] if local_dir else temporary_roots()
+    return [path for root in roots for path in Path(root).glob(_prefix(directory, rank) + "*")]
 
 
-def _prefix(directory: str) -> str:
-    return f"hs-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:8]}-"
+def _prefix(directory: str, rank: int) -> str:
+    """By the rank too: two nodes may have one such directory between them."""
+    return f"hs-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:8]}-{rank}-"
 
 
 def free_port() -> int:

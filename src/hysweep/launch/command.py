@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hysweep.compile.job import Job
+from hysweep.launch.allocation import Allocation
 from hysweep.launch.processes import MARK
 from hysweep.track import AttemptDirectory
 
@@ -36,6 +37,25 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
+VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def on_node(job: Job, attempt: AttemptDirectory, environment: Mapping[str, str], began: float) -> dict[str, str]:
+    """What the trainer and `ray start` have on a node whose own environment is given; `began` in unix seconds."""
+    kept = inherited(environment) | settings(job, attempt)
+    for name in VISIBILITY:
+        if name != job.site.visible_devices:
+            kept.pop(name, None)
+    if job.site.network_interface is not None:
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            kept.setdefault(name, job.site.network_interface)
+    if job.saves_before_end:
+        # verl/utils/checkpoint/checkpoint_manager.py, should_save_ckpt_esi: it saves in time for this
+        ends = began + job.timeout_min * 60 - job.site.signal_delay_s
+        kept.setdefault("MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP", str(int(ends)))
+    return kept
+
+
 def settings(job: Job, attempt: AttemptDirectory) -> dict[str, str]:
     """What is set for the trainer and for `ray start` alike: Ray's workers inherit from the latter."""
     return job.env | {
@@ -60,29 +80,42 @@ def driver_command(job: Job) -> list[str]:
     return [sys.executable, "-m", job.module, *job.overrides]
 
 
-def ray_command(job: Job, temporary: Path | str, client_port: int | str) -> list[str]:
-    """`ray start` of the head. Every port that can be left to the kernel is."""
+def ray_command(
+    job: Job,
+    allocation: Allocation,
+    temporary: Path | str,
+    own: str,
+    head: str | None,
+    port: int | str | None,
+    client_port: int | str,
+) -> list[str]:
+    """`ray start` on the node whose address is `own`: of the head on `port`, or joining `head` (``address:port``).
+
+    Every port that can be left to the kernel is.
+    """
     optional = {
-        "--num-cpus": job.ray_cpus,
+        "--num-cpus": job.ray_cpus if job.ray_cpus is not None else allocation.cpus,
         "--num-gpus": job.ray_gpus,
         "--object-store-memory": None if job.object_store_gib is None else int(job.object_store_gib * 2**30),
     }
-    return [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-        *("--port=0", "--node-ip-address=127.0.0.1", f"--temp-dir={temporary}"),
+    if head is None:
         # Ray's client server has no way to be left out, only one to be elsewhere than on its fixed port.
-        *(f"--ray-client-server-port={client_port}", "--dashboard-agent-listen-port=0"),
-        *("--include-dashboard=false", "--disable-usage-stats"),
+        role = ["--head", f"--port={port}", f"--ray-client-server-port={client_port}", "--include-dashboard=false"]
+    else:
+        role = [f"--address={head}"]
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", *role, "--block"),
+        *(f"--node-ip-address={own}", f"--temp-dir={temporary}", "--dashboard-agent-listen-port=0"),
+        "--disable-usage-stats",
         *(f"{option}={value}" for option, value in optional.items() if value is not None),
     ]
 
 
-def ray_settings(token: str) -> dict[str, str]:
-    return {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": token,
-        "RAY_USAGE_STATS_ENABLED": "0",
+def ray_settings(token: str, is_alone: bool) -> dict[str, str]:
+    """Only who has the token joins, and `ray start` says so on every node alike."""
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
+    if is_alone:
         # Without it Ray replaces 127.0.0.1 by an address of the network and listens there, and a laptop that
         # changes its network loses its cluster. It is Ray's own default on the systems in the name.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    }
+        settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    return settings

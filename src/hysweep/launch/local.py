@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hysweep.compile.job import Job
 from hysweep.launch import command, processes
+from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import remove_temporaries
 from hysweep.launch.node import PULSE, STOP, STOPS_WITHIN
 from hysweep.launch.protocol import JobState, JobStatus
@@ -47,7 +48,8 @@ class LocalLauncher:
         _refuse(job)
         dropped = command.foreign(os.environ)
         settings = command.settings(job, attempt)
-        ray = command.ray_settings("<fresh>")
+        ray = command.ray_settings("<fresh>", is_alone=True)
+        start = command.ray_command(job, Allocation.here(), "<short directory>", "127.0.0.1", None, 0, "<free>")
         drops = ["# not inherited: " + " ".join(dropped)] if dropped else []
         return "\n".join(
             [
@@ -58,7 +60,7 @@ class LocalLauncher:
                 *(f"{shlex.join(argv)}  # first" for argv in command.prepare_commands(job)),
                 f"# Ray for this job alone; it must be up within {job.ray_boot_timeout_s} s",
                 *(f"export {name}={value}" for name, value in ray.items()),
-                " ".join(command.ray_command(job, "<short directory>", "<free>")) + " &",
+                " ".join(start) + " &",
                 "export RAY_ADDRESS=<what Ray wrote to <short directory>/ray_current_cluster>",
                 shlex.join(command.driver_command(job)),
             ]

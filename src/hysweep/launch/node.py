@@ -1,6 +1,10 @@
 """The node: runs one attempt, from its claim to its end.json.
 
-    python -m hysweep.launch.node [--detach] DIRECTORY
+    python -m hysweep.launch.node [--detach | --slurm] DIRECTORY
+
+With ``--slurm`` one of these runs on each node of the allocation. The first is the node that this page tells of, the
+others follow it (`hysweep.launch.follower`). DIRECTORY is the attempt that the job was submitted for; when the
+scheduler runs the job again, it is the next attempt, and its directory is made here.
 
 Two processes. The *node* claims the attempt, prepares, boots Ray, runs the trainer and says why it ended. Its
 parent, the *guard*, does nothing until the node is gone, however it went, and then ends whatever is left. Whichever
@@ -24,8 +28,14 @@ from pathlib import Path
 from hysweep.check.versions import installed, unfit
 from hysweep.compile.job import Job
 from hysweep.launch import command, ending, processes
-from hysweep.launch.boot import BootFailed, Cluster, RayHead, is_port_clash, remove_temporaries
-from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase
+from hysweep.launch.allocation import Allocation
+from hysweep.launch.boot import BootFailed, Cluster, RayCluster
+from hysweep.launch.follower import Follower
+from hysweep.launch.queue import is_running, requeue
+from hysweep.launch.remains import end_all, is_of, say
+from hysweep.launch.stacks import dump
+from hysweep.schema import BadInput
+from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase, checkpoint_step
 
 # An attempt is asked to stop by this file in its directory. A signal only makes it look at once.
 STOP = "stop"
@@ -37,37 +47,44 @@ DRIVER_GRACE = 5.0
 # What all of the above and Ray's own grace add up to, with room for a loaded machine: who waits longer may kill.
 STOPS_WITHIN = 30.0
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCHLD)
+MakeCluster = Callable[[Job, AttemptDirectory, Allocation], Cluster]
 
 
 class Stopped(Exception):
-    """The attempt ends before its trainer does."""
+    """The attempt ends before its trainer does. `by_scheduler`: a signal said so."""
 
-    def __init__(self, cause: Cause, reason: str) -> None:
+    def __init__(self, cause: Cause, reason: str, by_scheduler: bool = False) -> None:
         self.cause = cause
+        self.by_scheduler = by_scheduler
         super().__init__(reason)
 
 
 class Node:
-    """One attempt. `cluster` is what its driver joins."""
+    """One attempt. `make_cluster` makes what its driver joins."""
 
     def __init__(
         self,
         attempt: AttemptDirectory,
         who: Claim,
-        cluster: Callable[[Job, AttemptDirectory], Cluster] = RayHead,
+        make_cluster: MakeCluster = RayCluster,
+        allocation: Allocation | None = None,
     ) -> None:
         self.attempt = attempt
         self.who = who
-        self.make_cluster = cluster
+        self.allocation = allocation or Allocation.here()
+        self.make_cluster = make_cluster
+        self.job: Job | None = None
         self.cluster: Cluster | None = None
         self.driver: subprocess.Popen[bytes] | None = None
         self.deadline = float("inf")
         self.started = time.time()
         self.oom_kills = processes.oom_kills()
+        self.saved_before = checkpoint_step(attempt.trial.checkpoints)
         self._looked = self._pulsed = float("-inf")
+        self._may_requeue = False
 
-    def run(self) -> None:
+    def run(self) -> End:
         """Everything after the claim. Nothing of the attempt runs once this returns."""
         say(f"pid {os.getpid()} runs {self.attempt.path}")
         try:
@@ -75,42 +92,55 @@ class Node:
         except Stopped as stopped:
             trouble = ending.last_trouble(ending.read_log(self.attempt.driver_log))
             end = End(stopped.cause, self._phase(), self._exit_code(), str(stopped), trouble)
+            self._may_requeue = stopped.by_scheduler
         except BootFailed as failed:
-            end = End(failed.cause, Phase.START, reason=str(failed))
+            end = End(failed.cause, Phase.START, reason=str(failed), nodes=failed.nodes)
         except Exception as e:
             traceback.print_exc()
             end = End(Cause.UNKNOWN, self._phase(), reason=f"the node failed: {type(e).__name__}: {e}")
         say(f"{end.cause}: {end.reason}" if end.reason else str(end.cause))
         self._tear_down()
+        end = replace(end, started=self.started, ended=time.time())
         if is_of(self.attempt, self.who.pid):
-            self.attempt.finish(replace(end, started=self.started, ended=time.time()))
+            self.attempt.finish(end)
+        if self._may_requeue:
+            self._requeue(end)
+        return end
 
     def _live(self) -> End:
         written = self.attempt.job()
         if written is None:
             return End(Cause.UNKNOWN, Phase.START, reason="job.json is missing or cannot be read")
-        job = Job.from_dict(written)
+        job = self.job = Job.from_dict(written)
         self.deadline = time.monotonic() + job.timeout_min * 60
+        self.cluster = self.make_cluster(job, self.attempt, self.allocation)
         if misfits := [str(m) for m in unfit(job.requires, installed(job.requires))]:
             return End(Cause.CONFIG_ERROR, Phase.START, reason="; ".join(misfits))
-        environment = command.inherited(os.environ) | command.settings(job, self.attempt)
+        if short := self._lacks_gpus(job):
+            return End(Cause.CONFIG_ERROR, Phase.START, reason=short)
+        environment = command.on_node(job, self.attempt, os.environ, self.started)
         for argv in command.prepare_commands(job):
             code = self._run(argv, environment)
             if code:
                 end = self._classify(code)
                 return replace(end, reason=f"{' '.join(argv[1:])}: {end.reason}")
-        self.cluster = self.make_cluster(job, self.attempt)
         began = time.monotonic()
         joins = self.cluster.boot(environment, self.wait)
         say(f"the cluster is up after {time.monotonic() - began:.1f} s; the trainer starts")
         code = self._run(command.driver_command(job), environment | joins, self.cluster)
         return self._classify(code)
 
+    def _lacks_gpus(self, job: Job) -> str:
+        given = self.allocation.gpus
+        if job.site.gpu is None or given is None or given >= job.gpus_per_node:
+            return ""
+        return f"{self.allocation.name} gave {given} GPUs, the trial needs {job.gpus_per_node} of each node"
+
     def _run(self, argv: Sequence[str], environment: dict[str, str], cluster: Cluster | None = None) -> int | None:
         """Run one command to its end; None when the cluster that it works on is gone before."""
         self.driver = processes.spawn(argv, environment, self.attempt.driver_log, self.attempt.path)
         driver = self.driver
-        self.wait(lambda: driver.poll() is not None or bool(cluster and cluster.why_gone()))
+        self.wait(lambda: driver.poll() is not None or bool(cluster and cluster.loss()))
         if driver.poll() is None:
             self.wait(lambda: driver.poll() is not None, DRIVER_GRACE)  # what it says of it is worth having
         return self._exit_code()
@@ -123,10 +153,34 @@ class Node:
                 return False
             processes.reap(self._children())
             self._look()
+            if self.cluster:
+                self.cluster.poll()
             received = signal.sigtimedwait(_SIGNALS, LOOK if within is None else POLL)
             if received and received.si_signo != signal.SIGCHLD:
-                raise Stopped(Cause.KILLED, signal.Signals(received.si_signo).name)
+                raise self._told(signal.Signals(received.si_signo))
         return True
+
+    def _told(self, received: signal.Signals) -> Stopped:
+        """What a signal means. The scheduler's USR2 comes so long before the limit as it was asked to, up to a
+        minute more; at any other time it takes the nodes away."""
+        if received is not signal.SIGUSR2:
+            return Stopped(Cause.KILLED, received.name, by_scheduler=bool(self.allocation.job))
+        delay = self.job.site.signal_delay_s if self.job else 0
+        if self.deadline - time.monotonic() < delay + 90:
+            return Stopped(Cause.TIMEOUT, "the time limit of the job is near", by_scheduler=True)
+        return Stopped(Cause.PREEMPTED, "the scheduler takes the nodes back", by_scheduler=True)
+
+    def _requeue(self, end: End) -> None:
+        """Back to the queue, unless the job was cancelled, or came no further. Where it does not work, whoever
+        drives the study submits the next attempt."""
+        job = self.job
+        if job is None or not self.allocation.job or not job.site.use_requeue:
+            return
+        has_progressed = checkpoint_step(self.attempt.trial.checkpoints) > self.saved_before
+        if end.cause is Cause.TIMEOUT and not has_progressed:
+            say("not requeued: no checkpoint was saved in this attempt")
+        elif is_running(self.allocation.job):
+            say("requeued" if requeue(self.allocation.job) else "scontrol could not requeue the job")
 
     def _look(self) -> None:
         """Whether to go on, by the clock and by the directory."""
@@ -136,6 +190,7 @@ class Node:
         if now - self._looked < LOOK:
             return
         self._looked = now
+        self._watch()
         if os.path.exists(self.attempt.path / STOP):
             raise Stopped(Cause.KILLED, "asked to stop")
         if now - self._pulsed > PULSE:
@@ -148,8 +203,20 @@ class Node:
                 # Nobody could find this job again, nor learn how it ended.
                 raise Stopped(Cause.KILLED, "its directory was removed")
 
+    def _watch(self) -> None:
+        """End what hangs, and keep where it stood."""
+        if self.job is None:
+            return
+        quiet = time.time() - max(self.attempt.last_progress(), self.started)
+        if quiet > self.job.hung_after_min * 60:
+            if self.cluster:
+                self.cluster.dump_stacks()
+                self.cluster.poll()
+            file = dump(self.attempt, self.allocation.rank)
+            raise Stopped(Cause.HUNG, f"no sign of life for {quiet / 60:.0f} min; stacks are in {file.name}")
+
     def _classify(self, code: int | None) -> End:
-        gone = self.cluster.why_gone() if self.cluster else ""
+        loss = self.cluster.loss() if self.cluster else None
         metrics = self.attempt.metrics()
         names = (*ending.SCORES, *ending.LOSSES) if code else ending.SCORES
         kills = processes.oom_kills() - self.oom_kills
@@ -160,10 +227,11 @@ class Node:
             not_a_number=ending.not_a_number(metrics, names),
             oom_kills=kills,
         )
-        if gone and end.cause in (Cause.UNKNOWN, Cause.RAY_BOOT, Cause.NODE_FAIL):
-            # On one machine there is no other node to go to: what looks like a lost node is Ray itself gone.
-            cause = Cause.PORT_CLASH if is_port_clash(gone) else Cause.HOST_OOM if kills > 0 else Cause.KILLED
-            return replace(end, cause=cause, reason=f"{gone} while the trainer ran")
+        if loss and end.cause in (Cause.UNKNOWN, Cause.RAY_BOOT, Cause.NODE_FAIL, Cause.NCCL):
+            cause = Cause.HOST_OOM if loss.cause is Cause.KILLED and kills > 0 else loss.cause
+            where = f"{loss.node}: " if loss.node else ""
+            nodes = (loss.node,) if loss.node else ()
+            return replace(end, cause=cause, reason=f"{where}{loss.reason} while the trainer ran", nodes=nodes)
         return end
 
     def _phase(self) -> Phase:
@@ -183,70 +251,39 @@ class Node:
             processes.stop(self.driver, DRIVER_GRACE)
         if self.cluster:
             self.cluster.stop()
-        end_all(self.attempt, self.who.pid, self._children())
+        local_dir = self.job.site.local_dir if self.job else None
+        end_all(self.attempt, is_of(self.attempt, self.who.pid), 0, local_dir, self._children())
         if self.cluster:
             self.cluster.clear()
         say(f"all is gone after {time.monotonic() - began:.1f} s")
 
 
-def is_of(attempt: AttemptDirectory, node: int) -> bool:
-    """Whether the attempt is still this node's: its directory may have been removed, and even made anew."""
-    claim = attempt.claimed()
-    if claim is not None:
-        return claim.pid == node
-    try:
-        os.stat(attempt.path / "node.json")
-    except FileNotFoundError:
-        return False
-    except OSError:  # a file system that is away for a while
-        pass
-    return True
-
-
-def end_all(attempt: AttemptDirectory, node: int, children: Sequence[subprocess.Popen[bytes]] = ()) -> None:
-    """SIGKILL what is left of an attempt, below this process or by its mark, and remove Ray's directory.
-
-    Marks and Ray's directory only of an attempt that is still the node's: they are named alike in its successor.
-    """
-    directory = command.identity(attempt)
-    is_ours = is_of(attempt, node)
-
-    def left() -> list[processes.Process]:
-        return processes.descendants() + (processes.marked([directory])[directory] if is_ours else [])
-
-    stuck = processes.kill_all(left, keep=children)
-    if stuck:
-        say("these would not die: " + ", ".join(str(p.pid) for p in stuck))
-    if is_ours:
-        remove_temporaries(directory)
-
-
-def guard(node: int, attempt: AttemptDirectory) -> int:
-    """Wait for the node, pass on what is meant for it, and clean up after it. Returns its exit code."""
+def guard(node: int, clear: Callable[[], None]) -> int:
+    """Wait for the node, pass on what is meant for it, and `clear` up after it. Returns its exit code."""
     pid = 0
     while not pid:
-        if signal.sigwait(_SIGNALS) == signal.SIGCHLD:
+        received = signal.sigwait(_SIGNALS)
+        if received == signal.SIGCHLD:
             pid, status = os.waitpid(node, os.WNOHANG)
         else:
-            os.kill(node, signal.SIGTERM)
+            os.kill(node, signal.SIGUSR2 if received == signal.SIGUSR2 else signal.SIGTERM)
     code = os.waitstatus_to_exitcode(status)
-    if code:
-        say(f"the node ended with {code}; ending what is left of it")
-    end_all(attempt, node)
-    return code
+    if code < 0:
+        say(f"the node was ended by {signal.Signals(-code).name}; ending what is left of it")
+    clear()
+    return code if code >= 0 else 128 - code
 
 
-def say(text: str) -> None:
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+def main(argv: Sequence[str] | None = None, cluster: MakeCluster = RayCluster) -> int:
+    """Exit code 0: the attempt was run, or another node has it; how it ended is in its end.json.
 
-
-def main(argv: Sequence[str] | None = None, cluster: Callable[[Job, AttemptDirectory], Cluster] = RayHead) -> int:
-    """Exit code 0: the attempt was run, or another node has it. How it ended is in its end.json."""
+    Under a scheduler, which goes by it: 0 only where training completed.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    detach = "--detach" in arguments
-    names = [a for a in arguments if a != "--detach"]
-    if len(names) != 1 or not Path(names[0]).is_dir():
-        print("usage: python -m hysweep.launch.node [--detach] DIRECTORY", file=sys.stderr)
+    flags = {a for a in arguments if a.startswith("--")}
+    names = [a for a in arguments if a not in flags]
+    if len(names) != 1 or not Path(names[0]).is_dir() or flags - {"--detach", "--slurm"} or len(flags) > 1:
+        print("usage: python -m hysweep.launch.node [--detach | --slurm] DIRECTORY", file=sys.stderr)
         return 2
     attempt = AttemptDirectory(Path(os.path.realpath(names[0])))
     # Whoever started this may have ignored signals for all its children; SIGHUP alone is ignored on purpose.
@@ -254,22 +291,21 @@ def main(argv: Sequence[str] | None = None, cluster: Callable[[Job, AttemptDirec
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    processes.raise_file_limit()
+    if "--slurm" in flags:
+        return _in_allocation(attempt, cluster)
     claimed, tell = os.pipe()
-    if detach:
+    if "--detach" in flags:
         if os.fork():
             os.close(tell)
             # The launcher waits for this process: it learns that the attempt is taken, or that nothing runs.
             return 0 if os.read(claimed, 1) else 1
         os.setsid()
     os.close(claimed)
-    parent = os.getpid()
-    processes.adopt_orphans()
-    node = os.fork()
+    node = _fork()
     if node:
         os.close(tell)
-        return guard(node, attempt)
-    processes.adopt_orphans()
-    processes.die_with_parent(parent, signal.SIGTERM)
+        return guard(node, lambda: end_all(attempt, is_of(attempt, node)))
     who = processes.own_claim()
     is_ours = attempt.claim(who)
     with suppress(BrokenPipeError):  # nobody waits for it
@@ -280,6 +316,49 @@ def main(argv: Sequence[str] | None = None, cluster: Callable[[Job, AttemptDirec
     else:
         say(f"pid {os.getpid()} leaves {attempt.path} to who has it")
     return 0
+
+
+def _fork() -> int:
+    """Become guard (returns the node's pid) and node (returns 0)."""
+    parent = os.getpid()
+    processes.adopt_orphans()
+    node = os.fork()
+    if not node:
+        processes.adopt_orphans()
+        processes.die_with_parent(parent, signal.SIGTERM)
+    return node
+
+
+def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
+    """One rank of a SLURM job."""
+    try:
+        allocation = Allocation.of(os.environ)
+    except BadInput as e:
+        say(str(e))
+        return 2
+    attempt = submitted.trial.attempt(submitted.number + allocation.restarts)
+    written = submitted.job()
+    if written is None:
+        say(f"{submitted.path}/job.json is missing or cannot be read")
+        return 2
+    if allocation.restarts:
+        attempt.prepare(written)
+    with open(attempt.node_log_of(allocation.rank), "ab", buffering=0) as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    local_dir = Job.from_dict(written).site.local_dir
+    is_first = allocation.rank == 0
+    node = _fork()
+    if node:
+        return guard(node, lambda: end_all(attempt, not is_first or is_of(attempt, node), allocation.rank, local_dir))
+    if not is_first:
+        return Follower(attempt, allocation, Job.from_dict(written)).run()
+    who = replace(processes.own_claim(), job=allocation.job)
+    if not attempt.claim(who):
+        say(f"pid {os.getpid()} leaves {attempt.path} to who has it")
+        return 0
+    end = Node(attempt, who, cluster, allocation).run()
+    return 0 if end.cause is Cause.COMPLETED else 1
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -199,6 +200,8 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path) -> 
         die_with_parent(parent, signal.SIGKILL)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        # Some schedulers signal every process of a job, and what this one says to the node ends any other.
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     with open(log, "ab") as output:
@@ -223,6 +226,13 @@ def stop(child: subprocess.Popen[bytes], grace: float) -> None:
     if child.poll() is None:
         child.kill()
         child.wait()
+
+
+def raise_file_limit() -> None:
+    """To the most that this process may have: a node with many workers opens thousands of files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def oom_kills() -> int:

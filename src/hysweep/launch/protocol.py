@@ -37,6 +37,14 @@ class JobState:
         return self.state is JobStatus.ENDED
 
 
+class Busy(Exception):
+    """The attempt cannot be started now; ask again later. Nothing was started, or `find` finds it."""
+
+
+class Refused(Exception):
+    """The attempt will never be started as it is; the text says why."""
+
+
 class Launcher(Protocol):
     """Starts attempts, looks at them and stops them. Holds nothing that a new one would not find on disk."""
 
@@ -45,11 +53,11 @@ class Launcher(Protocol):
         ...
 
     def submit(self, attempt: AttemptDirectory) -> str:
-        """Start the attempt, whose job.json is written, and return its job id. Twice is once."""
+        """Start the attempt, whose job.json is written, and return its job id. Twice is once. Raises Busy, Refused."""
         ...
 
     def find(self, attempt: AttemptDirectory) -> str | None:
-        """The job id of an attempt whose submitter died before it could note it; None: submit it again."""
+        """The job id of an attempt whose submitter died before it could note it; None: submit it again. Raises Busy."""
         ...
 
     def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:

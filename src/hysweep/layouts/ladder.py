@@ -7,6 +7,7 @@ at last another layout. Each is tried only where it is legal (`hysweep.check`) a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,6 +45,19 @@ def next_rung(trial: Trial, phase: Phase, kv_starved: bool = False) -> tuple[str
         higher = rung.climb(trial) if phase in rung.phases else None
         if higher is not None and higher != trial and _is_legal(higher, trial):
             return rung.name, higher
+    return None
+
+
+def host_rung(trial: Trial) -> tuple[str, Trial] | None:
+    """The same for a node whose own memory ran out: more of it asked for, else less kept there; None at the top."""
+    asked = trial.cluster.memory_gib
+    if asked:
+        return "more_host_memory", replace(trial, cluster=replace(trial.cluster, memory_gib=math.ceil(asked * 1.5)))
+    for name in ("optimizer_on_cpu", "offload_policy", "optimizer_offload", "param_offload"):
+        if getattr(trial.memory, name):
+            less = _memory(trial, **{name: False})
+            if _is_legal(less, trial):
+                return f"no_{name}", less
     return None
 
 

@@ -15,6 +15,8 @@ ON_MEGATRON = {"parallelism.engine": ("megatron",)}
 ON_FSDP = {"parallelism.engine": ("fsdp2",)}
 ON_VLLM = {"rollout.engine": ("vllm",)}
 ON_GPU = {"cluster.gpu": SET}
+ON_SLURM = {"cluster.launcher": ("slurm",)}
+IN_CONTAINER = ON_SLURM | {"cluster.container": ("pyxis", "apptainer")}
 WITH_KL_LOSS = {"algorithm.use_kl_loss": (True,)}
 WITH_KL_REWARD = {"algorithm.use_kl_in_reward": (True,)}
 ADAPTIVE_KL = WITH_KL_REWARD | {"algorithm.kl_controller": ("adaptive",)}
@@ -654,7 +656,7 @@ class Trainer:
 @dataclass(kw_only=True, slots=True)
 class Cluster:
     name: str = knob(doc="name in tables and labels", learned=False)
-    launcher: str = knob("local", "who starts jobs", choices=("local", "slurm"), learned=False)
+    launcher: str = knob("local", "who starts jobs", choices=("local", "slurm", "ray_job"), learned=False)
     nodes: int = knob(1, "nodes a trial", "trainer.nnodes", learned=False, low=1)
     gpus_per_node: int = knob(
         1,
@@ -673,6 +675,88 @@ class Cluster:
     )
     timeout_min: int = knob(240, "time limit of a job", unit="min", learned=False, low=1)
     ray_boot_timeout_s: int = knob(300, "until all nodes must have joined", unit="s", learned=False, low=10)
+    silent_after_s: int = knob(
+        8, "a node of which nothing was heard for so long is lost", unit="s", when=ON_SLURM, learned=False, low=3
+    )
+    network_interface: str | None = knob(
+        None, "interface that nodes reach each other by; null: the one that leads there", when=ON_SLURM, learned=False
+    )
+    local_dir: str | None = knob(
+        None, "directory of a node for Ray's files and sockets; null: its temporary one", learned=False
+    )
+    visible_devices: str = knob(
+        "CUDA_VISIBLE_DEVICES",
+        "the variable that says which GPUs are ours; the others are not passed on",
+        choices=("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+        when=ON_GPU,
+        learned=False,
+    )
+    # --- what SLURM is asked for, by sbatch's own names
+    partition: str | None = knob(None, "partition, or several with commas", when=ON_SLURM, learned=False)
+    account: str | None = knob(None, "account that pays", when=ON_SLURM, learned=False)
+    qos: str | None = knob(None, "quality of service", when=ON_SLURM, learned=False)
+    constraint: str | None = knob(None, "features that nodes must have", when=ON_SLURM, learned=False)
+    reservation: str | None = knob(None, "reservation to run in", when=ON_SLURM, learned=False)
+    nodelist: str | None = knob(None, "nodes that must be among them", when=ON_SLURM, learned=False)
+    exclude: str | None = knob(None, "nodes never to use", when=ON_SLURM, learned=False)
+    use_exclusive: bool = knob(False, "whole nodes, shared with nobody", when=ON_SLURM, learned=False)
+    gres: str | None = knob(
+        None,
+        "GPUs of a node in the site's words, as gpu:h100:8; null: --gpus-per-node",
+        when=ON_SLURM | ON_GPU,
+        learned=False,
+    )
+    memory_gib: float | None = knob(
+        None,
+        "memory of a node; 0: all of it; null: the site's default",
+        unit="GiB",
+        when=ON_SLURM,
+        learned=False,
+        low=0,
+    )
+    signal_delay_s: int = knob(
+        120, "so long before the time limit the job is told", unit="s", when=ON_SLURM, learned=False, low=1
+    )
+    use_requeue: bool = knob(
+        True, "a job that is preempted or reaches its limit goes back to the queue", when=ON_SLURM, learned=False
+    )
+    dependency: str | None = knob(None, "jobs to wait for, as afterok:1234", when=ON_SLURM, learned=False)
+    comment: str | None = knob(None, "comment in the site's records", when=ON_SLURM, learned=False)
+    mail_type: str | None = knob(None, "events to send mail on, as END,FAIL", when=ON_SLURM, learned=False)
+    mail_user: str | None = knob(None, "whom to send it to", when=ON_SLURM, learned=False)
+    nice: int | None = knob(None, "lower priority by so much", when=ON_SLURM, learned=False)
+    srun_args: list[str] = knob(factory=list, doc="more arguments of srun", when=ON_SLURM, learned=False)
+    additional_parameters: dict[str, Any] = knob(
+        factory=dict, doc="more options of sbatch, by name; true: without a value", when=ON_SLURM, learned=False
+    )
+    modules: list[str] = knob(factory=list, doc="modules to load first", when=ON_SLURM, learned=False)
+    setup: list[str] = knob(
+        factory=list, doc="lines of bash to run first, on the first node", when=ON_SLURM, learned=False
+    )
+    python: str | None = knob(None, "the Python of the nodes; null: the one that submits", when=ON_SLURM, learned=False)
+    container: str | None = knob(
+        None,
+        "what runs the image; null: no container",
+        choices=(None, "pyxis", "apptainer"),
+        when=ON_SLURM,
+        learned=False,
+    )
+    image: str | None = knob(None, "image, in the words of what runs it", when=IN_CONTAINER, learned=False)
+    container_mounts: list[str] = knob(
+        factory=list,
+        doc="directories of the node to see inside, as /data or /data:/mnt",
+        when=IN_CONTAINER,
+        learned=False,
+    )
+    max_submitted: int | None = knob(
+        None, "most jobs in the queue at once, where the site has such a limit", when=ON_SLURM, learned=False, low=1
+    )
+    code: list[str] = knob(
+        factory=list,
+        doc="directories of code that trials import: each trial runs a copy as it was at submit",
+        when=ON_SLURM,
+        learned=False,
+    )
     env: dict[str, str] = knob(factory=dict, doc="environment of the trainer", learned=False)
 
 

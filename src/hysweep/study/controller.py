@@ -27,7 +27,8 @@ from hysweep.check import check_trial, errors
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer, grid, size
 from hysweep.compose.composer import load_trial, trial_yaml
-from hysweep.launch import JobState, Launcher, launcher
+from hysweep.launch import Busy, JobState, Launcher, Refused, launcher
+from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Problem, Trial, nearest, trial_id
 from hysweep.study.definition import load_definition
 from hysweep.study.objective import value_of
@@ -35,17 +36,20 @@ from hysweep.study.search import Search
 from hysweep.track import (
     ACTIONS,
     Cause,
+    Phase,
     State,
     Status,
     StudyDirectory,
     TrialDirectory,
     Verdict,
     read_json,
+    settle,
     write_json,
 )
 
 FIRST_FAILURES = 3  # a study whose first trials all end by a fault of the configuration is stopped
 REPEATS = 20  # askings in a row that may bring nothing new
+MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
 
 
 class Controller:
@@ -68,7 +72,8 @@ class Controller:
         if changes:
             self.definition = replace(self.definition, study=replace(self.definition.study, **changes))  # type: ignore[arg-type]
         self._lock = FileLock(directory.lock_file, blocking=False)
-        self._frozen: dict[Path, Trial] = {}
+        self._placed: dict[Path, Trial] = {}
+        self._is_busy = False  # the scheduler takes no job in this step
         self._launcher_named = cache(launchers)
         self._exhausted = False
         self._repeated: list[dict[str, object]] = []  # points that are a trial which the study has
@@ -158,9 +163,12 @@ class Controller:
     def _ingest(self, trials: list[TrialDirectory]) -> None:
         live = [(t, s) for t in trials if not (s := t.state()).is_final]
         self._settle_told(trials)
+        self._is_busy = False
         for trial, state in live:
             if state.status in (Status.CREATED, Status.SUBMITTING):
                 self._submit(trial, state)
+            else:
+                self._follow_reruns(trial, state)
         looks = self._look([(t, t.state()) for t, _ in live])
         for trial, _ in live:
             state = trial.state()
@@ -186,16 +194,26 @@ class Controller:
         return found
 
     def _watch(self, trial: TrialDirectory, state: State) -> None:
-        """A running job: hand its values to the pruner, see whether it hangs."""
+        """A running job: hand its values to the pruner."""
         study = self.definition.study
         step = self._search.report(trial.number, trial.curve(study.pruner.metric or study.metric))
         if step is not None:
             self._stop(trial, state, Cause.PRUNED, self._why_pruned(trial, step))
-            return
-        attempt = trial.attempt(state.attempt)
-        quiet = time.time() - max(attempt.last_sign_of_life(), state.updated)
-        if attempt.claimed() is not None and quiet > study.hung_after_min * 60:
-            self._stop(trial, state, Cause.HUNG, f"no sign of life for {quiet / 60:.0f} min")
+
+    def _follow_reruns(self, trial: TrialDirectory, state: State) -> None:
+        """A scheduler may have run the job again by itself: each run is an attempt, whose directory the node made."""
+        newest = max((a.number for a in trial.attempts()), default=state.attempt)
+        while state.attempt < newest:
+            claim = trial.attempt(state.attempt + 1).claimed()
+            if claim is None or claim.job != state.job_id:
+                return
+            end = trial.attempt(state.attempt).end()
+            # one that ended without a word lost its node; one that was told to end was not told why
+            cause = Cause.NODE_FAIL if end is None else settle(end.cause, Cause.PREEMPTED)
+            reason = end.reason if end and end.reason else "the scheduler ran the job again"
+            self._close_attempt(trial, state, cause, reason)
+            state = trial.save(state.but(attempt=state.attempt + 1))
+            self.directory.log("rerun", trial=trial.number, attempt=state.attempt, cause=cause, job=state.job_id)
 
     def _why_pruned(self, trial: TrialDirectory, step: int) -> str:
         study = self.definition.study
@@ -214,23 +232,42 @@ class Controller:
 
     def _after_attempt(self, trial: TrialDirectory, state: State, job: JobState) -> None:
         """A job is gone: why, what it cost, and what to do about it."""
-        attempt = trial.attempt(state.attempt)
-        end = attempt.end()
-        cause = end.cause if end else (job.cause or Cause.KILLED)
-        reason = end.reason if end else (job.reason or "the node process is gone and left no word")
+        end = trial.attempt(state.attempt).end()
+        cause = settle(end.cause if end else None, job.cause)
+        reason = end.reason if end and cause is end.cause else job.reason
+        reason = reason or (end.reason if end else "the node process is gone and left no word")
         if state.ending is not None and cause is not Cause.COMPLETED:
             cause, reason = state.ending, state.reason
-        self.directory.book(trial.number, state.attempt, cause, self._gpus(trial), self._hours_so_far(trial))
-        self.directory.log("attempt_ended", trial=trial.number, attempt=state.attempt, cause=cause, reason=reason)
+        self._close_attempt(trial, state, cause, reason)
         action = ACTIONS[cause]
-        if self._may_retry(trial, state, cause) and not self.directory.is_cancel_requested:
-            self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause)
-            trial.save(State(Status.CREATED, attempt=state.attempt, reason=f"again after {cause}: {reason}"))
-            return
+        if not self.directory.is_cancel_requested and self._may_retry(trial, state, cause):
+            again = f"again after {cause}: {reason}"
+            rung = self._climb(trial, state, cause, end.phase if end else Phase.UNKNOWN) if action.climbs else ""
+            if rung is not None:
+                self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause, rung=rung)
+                trial.save(State(Status.CREATED, attempt=state.attempt, reason=again))
+                return
+            reason += "; the memory ladder has no further rung"
         if action.verdict is Verdict.VALUE:
             self._end_with_value(trial, state)
         else:
             self._end(trial, state, cause, reason)
+
+    def _close_attempt(self, trial: TrialDirectory, state: State, cause: Cause, reason: str) -> None:
+        hours = self._hours_so_far(trial)
+        self.directory.book(trial.number, state.attempt, cause, self._gpus(trial), hours)
+        self.directory.log("attempt_ended", trial=trial.number, attempt=state.attempt, cause=cause, reason=reason)
+
+    def _climb(self, trial: TrialDirectory, state: State, cause: Cause, phase: Phase) -> str | None:
+        """Write what the next attempt runs, one rung up the memory ladder, and return the rung; None at the top."""
+        here = self._config(trial)
+        step = host_rung(here) if cause is Cause.HOST_OOM else next_rung(here, phase)
+        if step is None:
+            return None
+        name, higher = step
+        trial.attempt(state.attempt + 1).place(trial_yaml(higher))
+        self._placed.pop(trial.path, None)
+        return name
 
     def _may_retry(self, trial: TrialDirectory, state: State, cause: Cause) -> bool:
         action = ACTIONS[cause]
@@ -307,6 +344,8 @@ class Controller:
                 self._search.enqueue(fresh)
 
     def _has_room(self) -> bool:
+        if self._is_busy:
+            return False
         in_flight = sum(1 for t in self.directory.trials() if not t.state().is_final)
         return in_flight < self.definition.study.max_parallel
 
@@ -353,28 +392,48 @@ class Controller:
             return
         if state.status is Status.CREATED:
             state = trial.save(state.but(status=Status.SUBMITTING, attempt=state.attempt + 1, job_id=None))
+        if self._is_busy:
+            return
         attempt = trial.attempt(state.attempt)
         try:
             attempt.prepare(self._job(trial).as_dict())
             job_id = self._launcher(trial).find(attempt) or self._launcher(trial).submit(attempt)
+        except Busy as e:
+            # as it is: the next step asks again, and finds the job if it was taken after all
+            self._is_busy = True
+            if state.reason != str(e):
+                trial.save(state.but(reason=str(e)))
+                self.directory.log("waiting", trial=trial.number, attempt=state.attempt, reason=str(e))
+            return
+        except Refused as e:
+            self._end(trial, state, Cause.CONFIG_ERROR, f"the scheduler refused it: {e}")
+            return
         except OSError as e:
             self._end(trial, state, Cause.UNKNOWN, f"could not be submitted: {e}")
             return
-        trial.save(state.but(status=Status.SUBMITTED, job_id=job_id))
+        trial.save(state.but(status=Status.SUBMITTED, job_id=job_id, reason=""))
         self.directory.log("submitted", trial=trial.number, attempt=state.attempt, job=job_id)
 
     # --- small facts
 
     def _config(self, trial: TrialDirectory) -> Trial:
-        """What was frozen: it cannot have changed, so it is read once."""
-        if trial.path not in self._frozen:
-            self._frozen[trial.path] = load_trial(trial.config_file.read_text(encoding="utf-8"))
-        return self._frozen[trial.path]
+        """What the newest attempt runs: what was frozen, or a rung up the memory ladder from it. Read once."""
+        if trial.path not in self._placed:
+            placed = [p for a in reversed(trial.attempts()) if (p := a.placement()) is not None]
+            text = placed[0] if placed else trial.config_file.read_text(encoding="utf-8")
+            self._placed[trial.path] = load_trial(text)
+        return self._placed[trial.path]
 
     def _job(self, trial: TrialDirectory) -> Job:
-        """The job of a trial, from what was frozen into its directory."""
+        """The job of a trial's next attempt."""
         label = f"{self.definition.study.name}-{trial.path.name}"[-128:]
-        return compile_trial(self._config(trial), trial.path.absolute(), label)
+        job = compile_trial(self._config(trial), trial.path.absolute(), label)
+        job = replace(job, hung_after_min=self.definition.study.hung_after_min)
+        blamed = [n for a in trial.attempts() if (end := a.end()) and ACTIONS[end.cause].elsewhere for n in end.nodes]
+        if blamed and job.launcher == "slurm":
+            excluded = ",".join(dict.fromkeys([*filter(None, [job.site.exclude]), *blamed[-MOST_EXCLUDED:]]))
+            job = replace(job, site=replace(job.site, exclude=excluded))
+        return job
 
     def _launcher(self, trial: TrialDirectory) -> Launcher:
         return self._launcher_named(self._config(trial).cluster.launcher)

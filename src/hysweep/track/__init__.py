@@ -1,7 +1,7 @@
 """The trial directory on disk: atomic writes, tolerant reads, attempts, metrics, the cause of every end."""
 
-from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict
-from hysweep.track.directory import AttemptDirectory, StudyDirectory, TrialDirectory
+from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict, settle
+from hysweep.track.directory import AttemptDirectory, StudyDirectory, TrialDirectory, checkpoint_step
 from hysweep.track.files import append_line, read_json, read_lines, write_json, write_text
 from hysweep.track.records import Claim, End, State, Status
 
@@ -19,8 +19,10 @@ __all__ = [
     "TrialDirectory",
     "Verdict",
     "append_line",
+    "checkpoint_step",
     "read_json",
     "read_lines",
+    "settle",
     "write_json",
     "write_text",
 ]

@@ -55,12 +55,16 @@ class Action:
     verdict       what the study is told when no attempt is left
     retries       further attempts; None: as many as the budget allows
     needs_progress  a further attempt only if the last one came further than the one before
+    climbs        a further attempt only with less memory, one rung up the ladder of its phase
+    elsewhere     the nodes that the end blames are not used again
     stops_study   the study stops when its first three trials end so
     """
 
     verdict: Verdict
     retries: int | None = 0
     needs_progress: bool = False
+    climbs: bool = False
+    elsewhere: bool = False
     stops_study: bool = False
 
 
@@ -70,13 +74,12 @@ ACTIONS: dict[Cause, Action] = {
     Cause.INFEASIBLE: Action(Verdict.INFEASIBLE),
     Cause.CONFIG_ERROR: Action(Verdict.FAILED, stops_study=True),
     Cause.REWARD_ERROR: Action(Verdict.FAILED, stops_study=True),
-    # Rungs of the memory ladder and more host memory come with the SLURM launcher; the same again is no cure.
-    Cause.CUDA_OOM: Action(Verdict.FAILED),
-    Cause.HOST_OOM: Action(Verdict.FAILED),
-    Cause.NCCL: Action(Verdict.FAILED, retries=1),
-    Cause.RAY_BOOT: Action(Verdict.FAILED, retries=1),
+    Cause.CUDA_OOM: Action(Verdict.FAILED, retries=None, climbs=True),
+    Cause.HOST_OOM: Action(Verdict.FAILED, retries=1, climbs=True),
+    Cause.NCCL: Action(Verdict.FAILED, retries=1, elsewhere=True),
+    Cause.RAY_BOOT: Action(Verdict.FAILED, retries=1, elsewhere=True),
     Cause.PORT_CLASH: Action(Verdict.FAILED, retries=1),
-    Cause.NODE_FAIL: Action(Verdict.FAILED, retries=None),
+    Cause.NODE_FAIL: Action(Verdict.FAILED, retries=None, elsewhere=True),
     Cause.PREEMPTED: Action(Verdict.FAILED, retries=None),
     Cause.TIMEOUT: Action(Verdict.FAILED, retries=None, needs_progress=True),
     Cause.HUNG: Action(Verdict.FAILED, retries=1),
@@ -85,3 +88,18 @@ ACTIONS: dict[Cause, Action] = {
     Cause.UNKNOWN: Action(Verdict.FAILED, retries=1),
     Cause.CANCELLED: Action(Verdict.FAILED),
 }
+
+# What a node may take an end for that it sees only from inside, where the scheduler knows better.
+_VAGUE = frozenset({Cause.KILLED, Cause.UNKNOWN, Cause.NCCL, Cause.RAY_BOOT, Cause.NODE_FAIL, Cause.PREEMPTED})
+
+
+def settle(by_node: Cause | None, by_scheduler: Cause | None) -> Cause:
+    """The cause of an end from what the node wrote (None: it could not) and what the scheduler's record says.
+
+    The trainer's log is more exact, the record is more certain: it decides where the log has only consequences.
+    """
+    if by_node is None:
+        return by_scheduler or Cause.KILLED
+    if by_scheduler is not None and by_node in _VAGUE:
+        return by_scheduler
+    return by_node

@@ -56,7 +56,10 @@ class AttemptDirectory:
     @property
     def node_log(self) -> Path:
         """What the node process itself said: boot, supervision, clean-up."""
-        return self.path / "node.log"
+        return self.node_log_of(0)
+
+    def node_log_of(self, rank: int) -> Path:
+        return self.path / (f"node-{rank}.log" if rank else "node.log")
 
     def ray_log(self, rank: int) -> Path:
         return self.path / f"ray-{rank}.log"
@@ -75,6 +78,17 @@ class AttemptDirectory:
 
     def job(self) -> dict[str, Any] | None:
         return read_json(self.path / "job.json")
+
+    def place(self, trial_yaml: str) -> None:
+        """What this attempt and later ones run instead of what was frozen: the same training, placed otherwise."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.path / "trial.yaml", trial_yaml)
+
+    def placement(self) -> str | None:
+        try:
+            return (self.path / "trial.yaml").read_text(encoding="utf-8")
+        except OSError:
+            return None
 
     def claim(self, who: Claim) -> bool:
         """Take this attempt for one node process; False when another has it. So no attempt runs twice."""
@@ -99,10 +113,23 @@ class AttemptDirectory:
             and isinstance(line.get("data"), dict)
         ]
 
+    def last_progress(self) -> float:
+        """When the trainer last said anything; unix seconds, 0 for never."""
+        times = [p.stat().st_mtime for p in (self.metrics_file, self.driver_log) if p.exists()]
+        return max(times, default=0.0)
+
     def last_sign_of_life(self) -> float:
         """When metrics or the log last grew; unix seconds, 0 for never."""
         times = [p.stat().st_mtime for p in (self.metrics_file, self.driver_log, self.node_log) if p.exists()]
         return max(times, default=0.0)
+
+
+def checkpoint_step(checkpoints: Path) -> int:
+    """The step of the newest checkpoint, by the note that verl writes once all of it is there; -1: none."""
+    try:
+        return int((checkpoints / "latest_checkpointed_iteration.txt").read_text())
+    except (OSError, ValueError):
+        return -1
 
 
 @dataclass(frozen=True, slots=True)

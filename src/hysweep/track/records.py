@@ -64,6 +64,7 @@ class End:
     """end.json: the node's word on why its attempt ended. Written by the node alone, last of all.
 
     lines  the decisive lines of the log, oldest first
+    nodes  those to blame: the next attempt goes elsewhere
     """
 
     cause: Cause
@@ -73,6 +74,7 @@ class End:
     lines: tuple[str, ...] = ()
     started: float = 0.0
     ended: float = 0.0
+    nodes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,6 +89,7 @@ class End:
             lines=tuple(d.get("lines", ())),
             started=d.get("started", 0.0),
             ended=d.get("ended", 0.0),
+            nodes=tuple(d.get("nodes", ())),
         )
 
 
@@ -99,6 +102,7 @@ class Claim:
     created: float  # when it took the attempt, unix seconds
     boot: str = ""  # kernel boot id: after a reboot no process of an earlier boot runs
     ticks: int = 0  # its start in clock ticks after boot: a pid alone may be somebody else's by now
+    job: str = ""  # the scheduler's id of the job that it runs in
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -111,4 +115,5 @@ class Claim:
             created=d["created"],
             boot=d.get("boot", ""),
             ticks=d.get("ticks", 0),
+            job=d.get("job", ""),
         )

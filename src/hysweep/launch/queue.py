@@ -1,0 +1,246 @@
+"""SLURM's own words: what squeue, sacct and scontrol say of jobs, and what it means. One call for all jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from hysweep.launch import command
+from hysweep.launch.protocol import JobState, JobStatus
+from hysweep.track import Cause
+
+WAITING = frozenset(
+    [
+        "PENDING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "SPECIAL_EXIT",
+        "RESV_DEL_HOLD",
+        "SUSPENDED",
+        "STOPPED",
+    ]
+)
+RUNNING = frozenset(["RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING"])
+# What a job ends in, and the cause where the state alone says it. FAILED may be anything.
+ENDED: dict[str, Cause | None] = {
+    "COMPLETED": None,
+    "FAILED": None,
+    "LAUNCH_FAILED": None,
+    "RECONFIG_FAIL": None,
+    "REVOKED": None,
+    "CANCELLED": Cause.CANCELLED,
+    "TIMEOUT": Cause.TIMEOUT,
+    "DEADLINE": Cause.TIMEOUT,
+    "NODE_FAIL": Cause.NODE_FAIL,
+    "BOOT_FAIL": Cause.NODE_FAIL,
+    "PREEMPTED": Cause.PREEMPTED,
+    "OUT_OF_MEMORY": Cause.HOST_OOM,
+}
+STATES = WAITING | RUNNING | set(ENDED)
+
+_TIMEOUT = 60.0  # seconds for a command of a controller that does not answer
+_SQUEUE = "%i|%T|%N|%S|%r"
+_SACCT = "JobID,State,NodeList,Start,ExitCode"
+
+
+class NoAnswer(Exception):
+    """The scheduler could not be asked; nothing is known of the jobs for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one line of squeue or sacct says of a job. `started` in unix seconds; `detail`: its reason or exit code."""
+
+    job: str
+    state: str
+    nodes: str = ""
+    started: float | None = None
+    detail: str = ""
+
+    def as_state(self) -> JobState:
+        if self.state in ENDED:
+            reason = f"the scheduler says {self.state}" + (f" ({self.detail})" if self.detail else "")
+            return JobState(JobStatus.ENDED, reason, ENDED[self.state], self.started)
+        if self.state in RUNNING:
+            return JobState(JobStatus.RUNNING, f"on {self.nodes}" if self.nodes else "", None, self.started)
+        return JobState(JobStatus.PENDING, self.detail)
+
+
+def states(jobs: Iterable[str]) -> dict[str, JobState]:
+    """One look at all of them: one call of squeue, and one of sacct for those that it knows no more.
+
+    Raises NoAnswer when the scheduler does not answer.
+    """
+    wanted = sorted(set(jobs), key=lambda j: (len(j), j))
+    if not wanted:
+        return {}
+    found = {r.job: r for r in _squeue(wanted)}
+    gone = [j for j in wanted if j not in found]
+    recorded = {r.job: r for r in _sacct(gone)} if gone else {}
+    answers = {}
+    for job in wanted:
+        if job in found:
+            answers[job] = found[job].as_state()
+        elif job in recorded and recorded[job].state in ENDED:
+            answers[job] = recorded[job].as_state()
+        elif job in recorded:  # the records lag behind
+            answers[job] = JobState(JobStatus.UNKNOWN, f"sacct still says {recorded[job].state}")
+        else:
+            answers[job] = JobState(JobStatus.ENDED, "the scheduler knows the job no more")
+    return answers
+
+
+def named(name: str) -> str | None:
+    """The newest job of this name, or None. Raises NoAnswer."""
+    found = read_squeue(_ask(["squeue", "--me", "--noheader", "--states=all", f"--name={name}", f"--format={_SQUEUE}"]))
+    return max((r.job for r in found), key=lambda j: (len(j), j), default=None)
+
+
+def submitted_by_me() -> int:
+    """How many jobs this user has in the queue. Raises NoAnswer."""
+    return len(read_squeue(_ask(["squeue", "--me", "--noheader", f"--format={_SQUEUE}"])))
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """One call for all. What is not there any more is no fault."""
+    if jobs:
+        with suppress(NoAnswer):
+            _run(["scancel", "--quiet", *jobs])
+
+
+def hold(jobs: Sequence[str], release: bool = False) -> None:
+    """Keep pending jobs from starting, or let them again."""
+    if jobs:
+        with suppress(NoAnswer):
+            _run(["scontrol", "release" if release else "hold", ",".join(jobs)])
+
+
+def is_running(job: str) -> bool:
+    """Whether the scheduler would let the job go on: not after a cancel, nor where it has requeued it itself."""
+    try:
+        said = _ask(["scontrol", "--oneliner", "show", "job", job])
+    except NoAnswer:
+        return False
+    return " JobState=RUNNING " in said
+
+
+def requeue(job: str) -> bool:
+    """Put the job that this process runs in back to the queue. False where that cannot be done from here."""
+    try:
+        done = _run(["scontrol", "requeue", job])
+    except NoAnswer:
+        return False
+    # the requeue ends this job, and may end scontrol with it
+    return done.returncode in (0, -15, -9)
+
+
+# --- reading
+
+
+def read_squeue(text: str) -> list[Record]:
+    """The jobs in what squeue said in our format; lines that are none are passed over."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split("|", 4)
+        if len(fields) == 5 and (job := _plain_id(fields[0])) and (state := read_state(fields[1])):
+            reason = "" if fields[4].strip() in ("", "None", "(null)") else fields[4].strip()
+            nodes = "" if fields[2].strip() == "(null)" else fields[2].strip()
+            found.append(Record(job, state, nodes, _time(fields[3]), reason))
+    return found
+
+
+def read_sacct(text: str) -> list[Record]:
+    """The newest record of each job in what sacct said in our format; steps and lines that are none are passed over."""
+    found: dict[str, Record] = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) < 5 or "." in fields[0]:
+            continue
+        job, state = _plain_id(fields[0]), read_state(fields[1])
+        if job and state:
+            nodes = "" if fields[2].startswith("None") else fields[2]
+            found[job] = Record(job, state, nodes, _time(fields[3]), f"exit code {fields[4]}" if fields[4] else "")
+    return list(found.values())
+
+
+def read_state(text: str) -> str | None:
+    """A state by its full name, from any spelling: ``CANCELLED by 0``, ``OUT_OF_ME+``; None for no state."""
+    word = (text.split() or [""])[0].upper()
+    if word in STATES:
+        return word
+    if word.endswith("+") and len(word) > 3:
+        fits = [s for s in sorted(STATES) if s.startswith(word[:-1])]
+        return fits[0] if len(fits) == 1 else None
+    return None
+
+
+def _plain_id(text: str) -> str | None:
+    """``12``, ``12_3`` of an array, ``12+0`` of a heterogeneous job: the id that the job goes by."""
+    found = re.fullmatch(r"(\d+(?:_\d+)?)(?:\+0)?", text.strip())
+    return found[1] if found else None
+
+
+def _time(text: str) -> float | None:
+    with suppress(ValueError):
+        return datetime.fromisoformat(text.strip()).timestamp()
+    return None
+
+
+# --- asking
+
+
+def _squeue(jobs: Sequence[str]) -> list[Record]:
+    argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", f"--format={_SQUEUE}"]
+    done = _run(argv)
+    # a job alone that is known no more is an error to squeue
+    if done.returncode and "Invalid job id" not in done.stderr:
+        raise NoAnswer(_said(argv, done))
+    return read_squeue(done.stdout)
+
+
+def _sacct(jobs: Sequence[str]) -> list[Record]:
+    """Nothing where the site keeps no records."""
+    argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(jobs)}", f"--format={_SACCT}"]
+    try:
+        done = _run(argv)
+    except NoAnswer:
+        return []
+    if done.returncode and "disabled" not in done.stderr:
+        raise NoAnswer(_said(argv, done))
+    return read_sacct(done.stdout)
+
+
+def _ask(argv: Sequence[str]) -> str:
+    done = _run(argv)
+    if done.returncode:
+        raise NoAnswer(_said(argv, done))
+    return done.stdout
+
+
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, env=asking(os.environ)
+        )
+    except FileNotFoundError as e:
+        raise NoAnswer(f"{argv[0]}: there is no such command here") from e
+    except subprocess.TimeoutExpired as e:
+        raise NoAnswer(f"{argv[0]} did not answer within {_TIMEOUT:.0f} s") from e
+
+
+def asking(environment: Mapping[str, str]) -> dict[str, str]:
+    """For commands of the scheduler: no SQUEUE_FORMAT or SLURM_TIME_FORMAT of the user's, times as we read them."""
+    kept = command.inherited(environment)
+    return {k: v for k, v in kept.items() if not re.match(r"(?:SQUEUE|SACCT|SCANCEL|SCONTROL)_", k)} | {"LC_ALL": "C"}
+
+
+def _said(argv: Sequence[str], done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"{argv[0]} ended with exit code {done.returncode}"

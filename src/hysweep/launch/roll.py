@@ -1,0 +1,258 @@
+"""How the nodes of a job find each other and know of each other's ends: one TCP connection from each to the first.
+
+The first node writes where it listens into the attempt's directory; the others connect, say who they are, and then
+both sides say something every second. Whoever falls silent, or hangs up without a word, is lost. The shared file
+system is needed once, to meet: what happens later does not wait for its caches.
+
+Messages are JSON objects, one a line; an empty line is a sign of life. Nothing here blocks: `poll` is called by the
+loops that supervise.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hysweep.launch.allocation import Allocation, address_towards
+from hysweep.track import AttemptDirectory, Cause, read_json, write_json
+
+BEAT = 1.0  # seconds between two signs of life
+_MOST = 1 << 20  # bytes of one message; who sends more is no node of ours
+
+
+def meeting_point(attempt: AttemptDirectory) -> Path:
+    return attempt.path / "rendezvous.json"
+
+
+class Line:
+    """One end of a connection: messages out, messages in, and when the other side was last heard."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._out = b""
+        self._in = b""
+        self._beaten = 0.0
+        self.heard = time.monotonic()
+        self.is_open = True
+
+    def say(self, **message: Any) -> None:
+        self._out += json.dumps(message).encode() + b"\n"
+        self._send()
+
+    def poll(self) -> list[dict[str, Any]]:
+        """What came in since. Also sends what is due."""
+        if self.is_open and time.monotonic() - self._beaten >= BEAT:
+            self._beaten = time.monotonic()
+            self._out += b"\n"
+        self._send()
+        return list(self._receive())
+
+    def close(self) -> None:
+        self.is_open = False
+        self._socket.close()
+
+    def _send(self) -> None:
+        while self._out and self.is_open:
+            try:
+                self._out = self._out[self._socket.send(self._out) :]
+            except BlockingIOError:
+                return
+            except OSError:
+                # what it said before it hung up is still to be read
+                self._out = b""
+                return
+
+    def _receive(self) -> Iterator[dict[str, Any]]:
+        while self.is_open:
+            try:
+                more = self._socket.recv(65536)
+            except BlockingIOError:
+                break
+            except OSError:
+                more = b""
+            if not more or len(self._in) > _MOST:
+                self.close()
+                break
+            self.heard = time.monotonic()
+            self._in += more
+        *lines, self._in = self._in.split(b"\n")
+        for line in lines:
+            with suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    yield message
+
+
+@dataclass(slots=True)
+class Member:
+    """One of the other nodes, as the first knows it. `joined`: the GPUs that its Ray offers, once it is up."""
+
+    name: str
+    line: Line | None = None
+    joined: float | None = None
+    failed: str = ""
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A node that is no longer there: which, why, and the cause of the attempt's end if nothing tells a better one."""
+
+    node: str
+    reason: str
+    cause: Cause
+
+
+class RollCall:
+    """The first node's side. Made before anything slow, so that the others find it at once."""
+
+    def __init__(
+        self, attempt: AttemptDirectory, allocation: Allocation, interface: str | None, silence: float
+    ) -> None:
+        self.token = secrets.token_hex(32)
+        self.address = address_towards(allocation.nodes[-1], interface)
+        self.members = {rank: Member(name) for rank, name in enumerate(allocation.nodes) if rank}
+        self._silence = silence
+        self._strangers: list[Line] = []
+        self._last_order: dict[str, Any] | None = None
+        self._server = socket.create_server((self.address, 0), backlog=4096)
+        self._server.setblocking(False)
+        self._place = meeting_point(attempt)
+        port = self._server.getsockname()[1]
+        write_json(self._place, {"address": self.address, "port": port, "token": self.token}, mode=0o600)
+
+    def tell(self, **order: Any) -> None:
+        """Say it to all, and to those that come later."""
+        self._last_order = order
+        for member in self.members.values():
+            if member.line:
+                member.line.say(**order)
+
+    def poll(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                self._strangers.append(Line(self._server.accept()[0]))
+        for line in list(self._strangers):
+            for message in line.poll():
+                self._admit(line, message)
+            if not line.is_open or time.monotonic() - line.heard > self._silence:
+                line.close()
+                if line in self._strangers:
+                    self._strangers.remove(line)
+        for member in self.members.values():
+            if member.line:
+                for message in member.line.poll():
+                    self._note(member, message)
+
+    def missing(self) -> list[str]:
+        """The nodes whose Ray is not up."""
+        return [m.name for m in self.members.values() if m.joined is None]
+
+    def forget_joins(self) -> None:
+        for member in self.members.values():
+            member.joined, member.failed = None, ""
+
+    def loss(self) -> Loss | None:
+        """The first node that failed, hung up or fell silent."""
+        now = time.monotonic()
+        for m in self.members.values():
+            if m.failed:
+                return Loss(m.name, m.failed, m.cause or Cause.RAY_BOOT)
+            if m.line and not m.line.is_open:
+                return Loss(m.name, "its supervising process is gone", Cause.KILLED)
+            if m.line and now - m.line.heard > self._silence:
+                return Loss(m.name, f"nothing was heard of it for {now - m.line.heard:.0f} s", Cause.NODE_FAIL)
+        return None
+
+    def everyone_met(self) -> None:
+        """The secret of the meeting point is not needed any more."""
+        self._place.unlink(missing_ok=True)
+
+    def wait_for_goodbyes(self, within: float) -> None:
+        """Until all have hung up: each does once nothing of the attempt runs on its node."""
+        until = time.monotonic() + within
+        while time.monotonic() < until and any(m.line and m.line.is_open for m in self.members.values()):
+            self.poll()
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self.everyone_met()
+        for line in [*self._strangers, *(m.line for m in self.members.values() if m.line)]:
+            line.close()
+        self._server.close()
+
+    def _admit(self, line: Line, message: dict[str, Any]) -> None:
+        """Somebody's first words: the token and its rank."""
+        rank = message.get("rank")
+        is_known = hmac.compare_digest(str(message.get("token", "")), self.token)
+        if line not in self._strangers or not is_known or not isinstance(rank, int) or rank not in self.members:
+            line.close()
+            return
+        self._strangers.remove(line)
+        self.members[rank].line = line
+        if self._last_order is not None:
+            line.say(**self._last_order)
+
+    def _note(self, member: Member, message: dict[str, Any]) -> None:
+        if "joined" in message:
+            member.joined = float(message["joined"])
+        if "failed" in message:
+            member.failed = str(message["failed"])
+            member.cause = Cause(message["cause"]) if message.get("cause") in set(Cause) else None
+
+
+@dataclass(slots=True)
+class Presence:
+    """Another node's side. `orders` are what the first has said and nobody has taken up yet."""
+
+    attempt: AttemptDirectory
+    rank: int
+    silence: float
+    token: str = ""
+    first: str = ""  # the address of the first node
+    orders: list[dict[str, Any]] = field(default_factory=list)
+    _line: Line | None = None
+
+    def meet(self) -> bool:
+        """Try once to find the first node."""
+        place = read_json(meeting_point(self.attempt))
+        if not isinstance(place, dict):
+            return False
+        try:
+            connection = socket.create_connection((place["address"], place["port"]), timeout=2)
+        except OSError:
+            return False
+        self._line = Line(connection)
+        self.token, self.first = place["token"], place["address"]
+        self._line.say(rank=self.rank, token=self.token)
+        return True
+
+    def say(self, **message: Any) -> None:
+        if self._line:
+            self._line.say(**message)
+
+    def poll(self) -> None:
+        if self._line:
+            self.orders += self._line.poll()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the first node is gone."""
+        return self._line is not None and (not self._line.is_open or time.monotonic() - self._line.heard > self.silence)
+
+    def leave(self, wait: Callable[[float], None] = time.sleep) -> None:
+        if self._line:
+            for _ in range(10):  # what was said last is to arrive
+                self._line.poll()
+                wait(0.01)
+            self._line.close()

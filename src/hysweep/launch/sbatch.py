@@ -1,0 +1,104 @@
+"""The batch script of an attempt: Submitit's, with our command for it to run on every node."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from submitit.slurm.slurm import _as_sbatch_flag, _make_sbatch_string
+
+from hysweep.compile.job import Job
+from hysweep.track import AttemptDirectory
+
+# One line each of what cluster.* becomes: our field, Submitit's parameter.
+COPIED = {
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "constraint": "constraint",
+    "comment": "comment",
+    "dependency": "dependency",
+    "nodelist": "nodelist",
+    "exclude": "exclude",
+    "mail_type": "mail_type",
+    "mail_user": "mail_user",
+}
+# What Submitit has no parameter for, by sbatch's option.
+EXTRA = {"reservation": "reservation", "nice": "nice"}
+
+
+def script(job: Job, attempt: AttemptDirectory, name: str) -> str:
+    """The text that sbatch is given, for the job's `name`."""
+    site = job.site
+    extra: dict[str, Any] = {EXTRA[f]: v for f in EXTRA if (v := getattr(site, f)) is not None}
+    if site.memory_gib is not None:
+        extra["mem"] = _memory(site.memory_gib)
+    extra["requeue" if site.use_requeue else "no-requeue"] = True
+    # what the tasks themselves say goes into the attempt's node.log; here is what comes before them
+    extra["output"] = str(attempt.path.absolute() / "slurm-%j.log")
+    parameters: dict[str, Any] = {COPIED[f]: v for f in COPIED if (v := getattr(site, f)) is not None}
+    if site.gpu is not None:
+        parameters |= {"gres": site.gres} if site.gres else {"gpus_per_node": job.gpus_per_node}
+    text = _make_sbatch_string(
+        command=_command(job, attempt),
+        folder=attempt.path.absolute(),
+        job_name=name,
+        time=job.timeout_min,
+        nodes=job.nodes,
+        ntasks_per_node=1,
+        cpus_per_task=job.ray_cpus,
+        exclusive=True if site.use_exclusive else None,
+        signal_delay_s=site.signal_delay_s,
+        setup=_setup(job),
+        stderr_to_stdout=True,
+        wckey="",
+        additional_parameters=extra | _spelled(site.additional_parameters),
+        use_srun=False,
+        **parameters,
+    )
+    # an empty accounting key is one all the same, and sites that use none refuse it
+    dropped = {
+        _as_sbatch_flag("wckey", ""),
+        *(_as_sbatch_flag(k, v) for k, v in site.additional_parameters.items() if not v),
+    }
+    return "\n".join(line for line in text.splitlines() if line not in dropped) + "\n"
+
+
+def _spelled(options: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "-"): value for name, value in options.items()}
+
+
+def _memory(gib: float) -> str:
+    return str(int(gib)) if gib == 0 else f"{int(gib * 1024)}M"
+
+
+def _setup(job: Job) -> list[str]:
+    return [*(f"module load {shlex.quote(m)}" for m in job.site.modules), *job.site.setup]
+
+
+def _command(job: Job, attempt: AttemptDirectory) -> str:
+    """One task on each node; when one ends badly, all do."""
+    site = job.site
+    inside, bind = _container(job, attempt)
+    srun = ["srun", "--nodes", str(job.nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1", "--export=ALL"]
+    if job.ray_cpus is not None:
+        srun.append(f"--cpus-per-task={job.ray_cpus}")  # from SLURM 22.05 on a step does not take it from its job
+    python = site.python or ("python3" if site.container else sys.executable)
+    node = [*shlex.split(python), "-u", "-m", "hysweep.launch.node", "--slurm", str(attempt.path.absolute())]
+    return shlex.join([*srun, *bind, *site.srun_args, *inside, *node])
+
+
+def _container(job: Job, attempt: AttemptDirectory) -> tuple[list[str], list[str]]:
+    """What stands before the Python in the container, and what srun is told of it. The study is always seen inside."""
+    site = job.site
+    if site.container is None or site.image is None:
+        return [], []
+    study = Path(attempt.path.absolute()).parents[3]
+    mounts = list(dict.fromkeys([str(study), *site.container_mounts]))
+    if site.container == "pyxis":
+        pairs = [m if ":" in m else f"{m}:{m}" for m in mounts]
+        return [], [f"--container-image={site.image}", f"--container-mounts={','.join(pairs)}"]
+    gpus = [] if site.gpu is None else ["--nv" if site.visible_devices == "CUDA_VISIBLE_DEVICES" else "--rocm"]
+    return ["apptainer", "exec", *gpus, *(f"--bind={m}" for m in mounts), site.image], []

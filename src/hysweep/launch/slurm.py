@@ -1,0 +1,155 @@
+"""Jobs of a SLURM cluster. One job is one attempt, one task runs on each of its nodes; what is known is on disk.
+
+The scheduler may run a job again by itself, after it lost a node or took the nodes for somebody else. Each run is an
+attempt of its own: the n-th restart of the job that was submitted for attempt k is attempt k + n, and the node makes
+its directory. So whoever drives the study finds it there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from hysweep.compile.job import Job
+from hysweep.launch import command, queue
+from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
+from hysweep.launch.sbatch import script
+from hysweep.launch.snapshot import snapshot
+from hysweep.track import AttemptDirectory, write_json, write_text
+
+# Looks at the queue are this far apart at least, and up to the second while nothing changes: a study of days need not
+# ask every second, one of minutes should.
+_LOOKS = (2.0, 30.0)
+_SUBMITS_WITHIN = 90.0
+
+# What sbatch says when the same may be accepted later. Anything else is final.
+_TRANSIENT = re.compile(
+    r"(?i)timed out|unable to contact|connection (?:refused|reset)|temporarily un|standby|zero bytes|transport endpoint"
+    r"|communication|i/o error|slurm_persist_conn|unexpected message|try again|maximum number of jobs"
+)
+# One text for too many jobs, which passes, and for a job too large, which does not.
+_LIMIT = re.compile(r"(?i)submit limit|MaxSubmit|MaxJobs|QOSMax|AssocMax|AssocGrp|QOSGrp")
+
+
+class SlurmLauncher:
+    def __init__(self) -> None:
+        self._seen: dict[str, JobState] = {}
+        self._looked = self._changed = float("-inf")
+
+    def plan(self, job: Job, attempt: AttemptDirectory) -> str:
+        text = script(job, attempt, job_name(attempt))
+        dropped = command.foreign(os.environ)
+        users = sorted(name for name in os.environ if name.startswith("SBATCH_"))
+        settings = command.settings(job, attempt)
+        return "\n".join(
+            [
+                f"# sbatch {attempt.path.absolute() / 'job.sbatch'}",
+                *(["# not inherited: " + " ".join(dropped)] if dropped else []),
+                *(["# sbatch also takes from your environment: " + " ".join(users)] if users else []),
+                text.rstrip("\n"),
+                "",
+                "# then on each node, for Ray and the trainer alike",
+                *(f"#   {name}={value}" for name, value in sorted(settings.items())),
+                f"# Ray must be up on all within {job.ray_boot_timeout_s} s; then on the first",
+                *(f"#   {' '.join(argv)}" for argv in command.prepare_commands(job)),
+                "#   " + " ".join(command.driver_command(job)),
+            ]
+        )
+
+    def submit(self, attempt: AttemptDirectory) -> str:
+        """Raises Busy when the scheduler takes no job for now, Refused when it never will take this one."""
+        written = attempt.job()
+        if written is None:
+            raise FileNotFoundError(f"{attempt.path}/job.json: not written yet")
+        job = Job.from_dict(written)
+        if job.site.max_submitted is not None:
+            self._wait_for_room(job.site.max_submitted)
+        job = snapshot(job, attempt.trial.path.parent.parent.absolute())
+        write_json(attempt.path / "job.json", job.as_dict())
+        file = attempt.path / "job.sbatch"
+        write_text(file, script(job, attempt, job_name(attempt)))
+        return self._sbatch(file)
+
+    def find(self, attempt: AttemptDirectory) -> str | None:
+        claim = attempt.claimed()
+        if claim is not None and claim.job:
+            return claim.job
+        try:
+            return queue.named(job_name(attempt))
+        except queue.NoAnswer as e:
+            raise Busy(str(e)) from e
+
+    def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+        wanted = set(job_ids)
+        live = {j for j in wanted if not (j in self._seen and self._seen[j].is_over)}
+        now = time.monotonic()
+        pause = min(max(_LOOKS[0], 0.1 * (now - self._changed)), _LOOKS[1])
+        if live and (now - self._looked >= pause or not live <= set(self._seen)):
+            self._looked = now
+            try:
+                seen = queue.states(live)
+            except queue.NoAnswer as e:
+                seen = {j: JobState(JobStatus.UNKNOWN, f"the scheduler does not answer: {e}") for j in live}
+            if any(self._seen.get(j) != s for j, s in seen.items()):
+                self._changed = now
+            self._seen = {j: s for j, s in self._seen.items() if j in wanted} | seen
+        return {j: self._seen[j] for j in wanted}
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        jobs = [j for j in job_ids if not (j in self._seen and self._seen[j].is_over)]
+        queue.cancel(jobs)
+        self._looked = float("-inf")
+
+    def _wait_for_room(self, most: int) -> None:
+        try:
+            there = queue.submitted_by_me()
+        except queue.NoAnswer as e:
+            raise Busy(str(e)) from e
+        if there >= most:
+            raise Busy(f"{there} jobs are in the queue, and cluster.max_submitted is {most}")
+
+    def _sbatch(self, file: Path) -> str:
+        argv = ["sbatch", "--parsable", str(file.absolute())]
+        try:
+            done = subprocess.run(
+                argv,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SUBMITS_WITHIN,
+                env=command.inherited(os.environ),
+                cwd=file.parent,
+            )
+        except FileNotFoundError as e:
+            raise Refused("there is no sbatch here: log in to a node that can submit") from e
+        except subprocess.TimeoutExpired as e:
+            raise Busy(f"sbatch did not answer within {_SUBMITS_WITHIN:.0f} s") from e
+        job_id = re.match(r"(\d+)", done.stdout.strip())
+        if done.returncode == 0 and job_id:
+            return job_id[1]
+        said = " ".join(
+            line.removeprefix("sbatch: error: ").strip() for line in done.stderr.splitlines() if line.strip()
+        )
+        said = said or f"sbatch ended with exit code {done.returncode}"
+        if _TRANSIENT.search(said) or (_LIMIT.search(said) and self._has_jobs()):
+            raise Busy(said)
+        raise Refused(said)
+
+    def _has_jobs(self) -> bool:
+        try:
+            return queue.submitted_by_me() > 0
+        except queue.NoAnswer:
+            return True
+
+
+def job_name(attempt: AttemptDirectory) -> str:
+    """Readable, and of this attempt alone: a submitter that died is followed by its name."""
+    trial = attempt.trial
+    study = trial.path.parent.parent.name
+    digest = hashlib.sha256(os.fsencode(command.identity(attempt))).hexdigest()[:8]
+    return f"{study}-{trial.path.name.partition('-')[0]}-a{attempt.number}-{digest}"
