@@ -15,6 +15,7 @@ from hysweep.check import check_trial, errors
 from hysweep.compile import Job, compile_trial, ignored, trainer_keys, trainer_values
 from hysweep.compile.keys import VERSIONS
 from hysweep.compose import Composer
+from hysweep.schema import BadInput
 
 HERE = Path("/study/trials/0001-abc")
 
@@ -338,6 +339,35 @@ def test_a_checkout_and_a_wheel_are_read_as_they_are(checkout: Path, trial_of, t
     job = compile_trial(trial_of(f"trainer.verl={wheel}", "verl.trainer.of_mine=4"), HERE)
     assert "trainer.of_mine=4" in job.overrides
     assert (Path(job.env["PYTHONPATH"]) / "verl/version/version").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("verl/trainer/ppo/core_algos.py", None, "verl/trainer/ppo/core_algos.py is missing"),
+        ("verl/version/version", None, "verl/version/version is missing"),
+        ("verl/trainer/ppo/core_algos.py", b"\n(((", "verl/trainer/ppo/core_algos.py, line "),
+        ("verl/trainer/config/ppo_trainer.yaml", b"\nx: [", "verl/trainer/config/ppo_trainer.yaml, line "),
+        ("verl/version/version", b"torn", "verl/version/version in it is torn"),
+    ],
+    ids=["no algorithms", "no version", "no Python", "no YAML", "torn"],
+)
+def test_a_torn_wheel_is_refused_with_the_file_in_it(
+    checkout: Path, tmp_path: Path, name: str, change: bytes | None, says: str
+) -> None:
+    wheel = tmp_path / "verl-9.9-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in (p for p in checkout.rglob("*") if p.is_file()):
+            inside = str(path.relative_to(checkout))
+            if inside != name or change is not None:
+                archive.writestr(inside, path.read_bytes() + (change or b"") * (inside == name))
+    if change == b"torn":
+        wheel.write_bytes(wheel.read_bytes().replace(change, b"nrot"))
+    with pytest.raises(BadInput) as refused:
+        trainer_keys(str(wheel), "dp")
+    [problem] = refused.value.problems
+    assert (problem.key, says in problem.why) == ("trainer.verl", True), problem
+    assert str(tmp_path) not in problem.why
 
 
 def test_what_nothing_reads_is_not_sent_and_is_named(trial_of) -> None:

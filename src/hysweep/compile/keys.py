@@ -16,12 +16,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
 from hysweep.embedded.assets import cache_root
 from hysweep.schema import BadInput, Problem, suggest
 
 TABLES = Path(__file__).parent / "tables"
 VERSIONS = tuple(sorted((p.stem.removeprefix("verl-") for p in TABLES.glob("*.json")), reverse=True))
 INSTALLED = "installed"
+# What reading a verl that lacks something, or is torn, raises.
+UNREADABLE = (OSError, zipfile.BadZipFile, SyntaxError, KeyError, UnicodeDecodeError, yaml.YAMLError, HydraException,
+              OmegaConfBaseException)  # fmt: skip
 
 # Nodes that take keys which verl's own YAML does not list. The reward nodes: verl reads them with .get
 # (verl/experimental/reward_loop/reward_manager); the engine nodes: fields of the dataclass behind the YAML,
@@ -99,15 +106,33 @@ def trainer_keys(verl: str, model_engine: str) -> TrainerKeys:
 def _table(verl: str) -> tuple[dict[str, Any], Path | None]:
     if verl in VERSIONS:
         return json.loads((TABLES / f"verl-{verl}.json").read_text(encoding="utf-8")), None
+    root = None
     try:
         root = _root(verl)
         return _table_of(root), None if verl == INSTALLED else root
     except ModuleNotFoundError as e:
         raise BadInput(Problem("trainer.verl", verl, str(e), f"install it, or try {' or '.join(VERSIONS)}")) from e
-    except (OSError, zipfile.BadZipFile, SyntaxError, KeyError) as e:
-        why = "holds no verl that can be read" if Path(verl).expanduser().exists() else "is no version that is known"
+    except UNREADABLE as e:
+        is_there = Path(verl).expanduser().exists()
+        why = f"holds no verl that can be read: {_torn(e, root)}" if is_there else "is no version that is known"
         cure = suggest(verl, [*VERSIONS, INSTALLED]) + ", or the path of a wheel or a checkout"
         raise BadInput(Problem("trainer.verl", verl, why, cure)) from e
+
+
+def _torn(error: Exception, root: Path | None) -> str:
+    """What is wrong with a verl, and in which of its files, by the name that it has inside."""
+
+    def inside(file: object) -> str:
+        path = Path(str(file))
+        return str(path.relative_to(root) if root is not None and path.is_relative_to(root) else path)
+
+    if isinstance(error, FileNotFoundError):
+        return f"{inside(error.filename)} is missing"
+    if isinstance(error, SyntaxError):
+        return f"{inside(error.filename)}, line {error.lineno}, is no Python"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{inside(error.problem_mark.name)}, line {error.problem_mark.line + 1}, is no YAML"
+    return " ".join(str(error).split())[:200]
 
 
 def _root(verl: str) -> Path:

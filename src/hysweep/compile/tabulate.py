@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +37,7 @@ def tabulate(root: Path) -> dict[str, Any]:
     Raises FileNotFoundError when there is no verl.
     """
     package = root / "verl"
-    algorithms = ast.parse((package / "trainer/ppo/core_algos.py").read_text(encoding="utf-8"))
+    algorithms = _parsed(package / "trainer/ppo/core_algos.py")
     return {
         "version": (package / "version/version").read_text(encoding="utf-8").strip(),
         **_keys(package / "trainer/config"),
@@ -96,6 +97,10 @@ def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", raw._value()
 
 
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
 def _registered(module: ast.Module, decorator: str) -> Iterator[str]:
     """The names that functions are registered under: a text, or a member of an enumeration of the same file."""
     members = {
@@ -123,7 +128,7 @@ def _requirements(root: Path) -> Iterator[tuple[str, str]]:
     if metadata:
         lines = email.message_from_string(metadata[0].read_text(encoding="utf-8")).get_all("Requires-Dist", [])
     elif (root / "setup.py").is_file():
-        module = ast.parse((root / "setup.py").read_text(encoding="utf-8"))
+        module = _parsed(root / "setup.py")
         lists = {
             target.id: statement.value
             for statement in module.body
@@ -142,9 +147,13 @@ def _requirements(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def unpack(wheel: Path, target: Path) -> None:
-    """Raises zipfile.BadZipFile for what is no wheel."""
+    """Raises zipfile.BadZipFile for what is no wheel, or is one with a torn file in it, which it names."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target)
+        for name in archive.namelist():
+            try:
+                archive.extract(name, target)
+            except (zipfile.BadZipFile, zlib.error, EOFError) as e:
+                raise zipfile.BadZipFile(f"{name} in it is torn") from e
 
 
 def main(names: list[str]) -> None:
