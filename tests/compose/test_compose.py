@@ -8,7 +8,7 @@ import pytest
 
 from hysweep.compose import Choice, Composer, Interval, grid, size
 from hysweep.compose.composer import load_trial, trial_yaml
-from hysweep.schema import BadInput
+from hysweep.schema import BadInput, trial_id
 
 
 def faults(composer: Composer, *overrides: str) -> str:
@@ -234,3 +234,23 @@ def test_a_study_goes_on_in_the_environment_that_it_began_in(composer: Composer,
     later.freeze(began.env)
     assert later.compose(["rollout=mine"]).trial.rollout.n == 6
     assert later.point(["rollout=mine"], {}, {}).rollout.n == 6
+
+
+def test_a_model_at_another_path_is_named_after_it(composer: Composer) -> None:
+    def name(*overrides: str) -> str:
+        return composer.compose(overrides).trial.model.name
+
+    assert name("model=qwen3_8b") == "qwen3_8b"
+    assert name("model=qwen3_8b", "model.path=Qwen/Qwen3-8B") == "qwen3_8b", "the option's own path"
+    assert name("model=qwen3_8b", "model.path=org/Mine-4B") == "Mine-4B"
+    assert name("model=qwen3_8b", "model.path=/models/mine/") == "mine"
+    assert name("model=qwen3_8b", "model.path=/models/mine", "model.name=own") == "own"
+    assert name("model=qwen3_8b", "model.path=''") == "qwen3_8b"
+    swept = composer.compose(["model=qwen3_8b", "model.path=org/a,org/b"])
+    points = [composer.point(swept.fixed, swept.space, {"model.path": f"org/{n}"}) for n in "ab"]
+    assert [trial.model.name for trial in points] == ["a", "b"]
+
+
+def test_the_name_of_a_model_is_no_part_of_a_trials_identity(composer: Composer) -> None:
+    one, other = (composer.compose(["model.path=org/mine", f"model.name={n}"]).trial for n in "ab")
+    assert trial_id(one) == trial_id(other)

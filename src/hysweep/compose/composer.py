@@ -268,15 +268,25 @@ class Composer:
             with _set(self._frozen_env):  # files ask for them while they are resolved
                 parts = {f.name: OmegaConf.to_object(cfg[f.name]) for f in fields(Trial)}
                 study = OmegaConf.to_object(cfg.study)
+                trial = Trial(**typing.cast(Any, parts))
+                self._name_by_path(trial.model, overrides)
         except OmegaConfBaseException as e:
             raise BadInput(self._explain(e, overrides)) from e
-        trial = Trial(**typing.cast(Any, parts))
         assert isinstance(study, Study)
         _describe(trial.model, overrides)
         faults = out_of_bounds(leaves(trial)) + out_of_bounds(leaves(study, "study."))
         if faults:
             raise BadInput(*faults)
         return trial, study
+
+    def _name_by_path(self, model: Model, overrides: tuple[str, ...]) -> None:
+        """A model whose path is given in place of its option's is named after the path, unless a name is given too."""
+        others = {text: text.partition("=")[0].lstrip("+") for text in overrides}
+        if "model.path" not in others.values() or "model.name" in others.values():
+            return
+        option, _ = self._load(tuple(text for text, key in others.items() if key != "model.path"))
+        if model.path != option.model.path:
+            model.name = model.path.rstrip("/").rpartition("/")[2] or model.name
 
     def _check_space(self, space: dict[str, Dimension]) -> None:
         """Both ends of every interval and each value of every choice must be values of the field."""
