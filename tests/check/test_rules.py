@@ -9,6 +9,8 @@ import pytest
 
 from hysweep.check import RULES, check_trial, errors
 from hysweep.check.numbers import divisors
+from hysweep.check.topology import BRIDGED
+from hysweep.compose.composer import SHIPPED
 from hysweep.schema import BadInput, leaves
 from hysweep.schema.groups import Shape
 
@@ -265,6 +267,18 @@ def test_the_nearest_divisors() -> None:
     assert divisors(1, 6) == "1"
 
 
+def test_megatron_is_asked_only_of_architectures_that_nothing_else_brings(trial_of) -> None:
+    def says(*overrides: str) -> bool:
+        return any(p.key == "model.model_type" for p in check_trial(trial_of(HY3, "model=qwen3_30b_a3b", *overrides)))
+
+    assert says("model.model_type=own_moe")
+    assert not says("model.model_type=own_moe", "model.external_lib=my.bridges")
+    assert not says("model.model_type=own_moe", "parallelism=fsdp2")
+    assert not says("model.model_type=''")
+    shipped = (p.stem for p in (SHIPPED / "model").glob("*.yaml"))
+    assert {trial_of(f"model={name}").model.model_type for name in shipped} <= BRIDGED
+
+
 def test_every_rule_says_what_it_knows() -> None:
     assert len({rule.__name__ for rule in RULES}) == len(RULES)
 
@@ -276,6 +290,7 @@ UNUSUAL = [
      ["trainer.use_dynamic_batch=false"], "trainer.max_token_len_per_gpu", "another trainer="),
     ((HY3,), ["model=hy3_tiny", "model.path=org/model", *[f"model.shape.{k}={v}" for k, v in UNKNOWN.items()],
               "model.model_type=''"], "model.shape", "config.json"),
+    ((HY3, "model=qwen3_30b_a3b"), ["model.model_type=own_moe"], "model.model_type", "parallelism=fsdp2"),
     ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),

@@ -153,6 +153,29 @@ def test_layouts_keep_to_what_is_given(tmp_path: Path) -> None:
     assert hysweep(*words[:-1], "--sweep", "mine/sweep/best.yaml").returncode == 2, "it is there already"
 
 
+def test_what_does_not_fit_comes_with_a_cure() -> None:
+    words = ("experiment=hy3_dapo_math", "cluster.nodes=2")
+    for verb in ("estimate", "layouts"):
+        answer = hysweep(verb, *words)
+        assert answer.returncode == 1
+        assert "memory=full_offload or a lower trainer.max_token_len_per_gpu" in answer.stderr, verb
+    assert "no layout to offer: " in answer.stderr
+    assert "or more cluster.nodes" in answer.stderr
+    held = hysweep("layouts", *words, "parallelism.tensor=8").stderr
+    assert "no layout to offer: leave out parallelism.tensor; or " in held
+
+
+def test_memory_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hysweep.cli.estimate import estimate
+    from hysweep.estimate import result
+
+    seen: list[object] = []
+    uses = result.m.uses
+    monkeypatch.setattr(result.m, "uses", lambda job, layout: seen.append(job) or uses(job, layout))
+    estimate(["experiment=hy3_dapo_math"], [], as_json=True, html=None, is_calibrated=False)
+    assert len(seen) == 1
+
+
 def test_warnings_stop_only_the_strict() -> None:
     words = ("check", "rollout.temperature=0.3")
     assert hysweep(*words).returncode == 0

@@ -130,3 +130,15 @@ def test_a_command_of_somebody_elses_is_checked() -> None:
     refused = hysweep("check", "--verl-command", "run.sh", "rollout.n=4")
     assert (refused.returncode, "cannot be set beside" in refused.stderr) == (2, True)
     assert hysweep("check", "--verl-command", "nowhere.sh").returncode == 2
+
+
+def test_a_command_that_is_checked_takes_variables() -> None:
+    Path("run.sh").write_text(SCRIPT.replace("$EXTRA", "actor_rollout_ref.rollout.n=$N"))
+    unset = hysweep("check", "--verl-command", "run.sh")
+    assert "takes a number, and the variable has no default: give it with --set" in unset.stdout
+    given = hysweep("check", "--verl-command", "run.sh", "--set", "N=0")
+    assert "rollout.n = 0: " in given.stdout + given.stderr
+    assert "--set" not in given.stdout
+    for words in (["--verl-command", "run.sh", "--set", "1=2"], ["--set", "N=1"]):
+        refused = hysweep("check", *words)
+        assert (refused.returncode, "--set" in refused.stderr) == (2, True), words

@@ -12,7 +12,7 @@ from hysweep.schema import Problem, Severity, Stage, Trial
 SURE = 0.05
 STAGES = {"training": Stage.UPDATE, "rollout with weight sync": Stage.START, "resume": Stage.START}
 CURES = {
-    "training": "a rung more frugal: memory=full_offload, a lower trainer.max_token_len_per_gpu, or another layout",
+    "training": "a rung more frugal: memory=full_offload or a lower trainer.max_token_len_per_gpu",
     "rollout with weight sync": "another rollout.gpu_memory_utilization, more rollout.tensor ranks, or memory=offload",
     "resume": "more ranks to share the optimizer, or memory=cpu_optimizer",
 }

@@ -5,7 +5,7 @@ A rule never raises: a trial is checked by all of them, so that every fault is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from hysweep.check import algorithms, batches, files, keys, memory, rollout, topology
 from hysweep.compile import keys_of
@@ -42,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     keys.kernels_are_fused,
     keys.environment_is_free,
     memory.memory_fits,
+    topology.bridge_knows_model,
     topology.shape_is_known,
     batches.mini_batches_fill_batch,
     batches.mini_batch_splits_over_ranks,
@@ -68,13 +69,16 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def check_trial(trial: Trial) -> list[Problem]:
-    """Every problem of a trial, errors first. Empty: as far as can be known at the desk, it runs."""
+def check_trial(trial: Trial, without: Collection[Rule] = ()) -> list[Problem]:
+    """Every problem of a trial, errors first. Empty: as far as can be known at the desk, it runs.
+
+    `without`: rules whose question the caller answers itself.
+    """
     try:
         keys_of(trial)
     except BadInput as e:  # no rule can say more of a trainer that is not there
         return list(e.problems)
-    found = [problem for rule in RULES for problem in rule(trial)]
+    found = [problem for rule in RULES if rule not in without for problem in rule(trial)]
     return sorted(found, key=lambda p: p.severity is not Severity.ERROR)
 
 

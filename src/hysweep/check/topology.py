@@ -18,6 +18,17 @@ from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 # Megatron-core 0.16: TransformerConfig.recompute_modules
 RECOMPUTED = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 
+# Megatron-Bridge 0.6: the architectures that its models register, by the model_type of their config.json
+BRIDGED = frozenset((
+    "bailing_moe_v2", "deepseek_v2", "deepseek_v3", "deepseek_v4", "ernie4_5_moe", "ernie4_5_moe_vl", "exaone4",
+    "exaone4_5", "exaone_moe", "falcon_h1", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text",
+    "glm4_moe", "glm4_moe_lite", "glm4v_moe", "glm_moe_dsa", "gpt_oss", "hy_v3", "kimi_k2", "kimi_k25", "llama",
+    "mimo", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl", "mistral", "mistral3", "nemotron", "nemotron-nas",
+    "nemotron_h", "nemotron_vl", "olmoe", "qwen2", "qwen2_5_omni", "qwen2_5_vl", "qwen2_audio", "qwen3", "qwen3_5",
+    "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_asr", "qwen3_moe", "qwen3_next", "qwen3_omni_moe",
+    "qwen3_vl", "qwen3_vl_moe", "sarvam_mla", "sarvam_moe", "step3p5", "step3p7",
+))  # fmt: skip
+
 
 def engine_needs_gpu(t: Trial) -> Iterator[Problem]:
     """Megatron and vLLM are CUDA programs; the embedded server is a CPU one."""
@@ -45,14 +56,6 @@ def engine_needs_gpu(t: Trial) -> Iterator[Problem]:
             "vllm",
             "needs GPUs, and cluster.gpu is null",
             "name a cluster with GPUs, or try rollout=embedded",
-            Stage.START,
-        )
-    if t.cluster.nodes > 1:
-        yield Problem(
-            "cluster.nodes",
-            t.cluster.nodes,
-            "the embedded rollout server serves one host",
-            "give 1",
             Stage.START,
         )
 
@@ -357,6 +360,24 @@ def transformer_config(t: Trial) -> dict[str, Any]:
     node = "actor_rollout_ref.actor.megatron.override_transformer_config."
     passed = {key.removeprefix(node): value for key, value in flatten(t.verl) if key.startswith(node)}
     return t.model.transformer_config | passed
+
+
+def bridge_knows_model(t: Trial) -> Iterator[Problem]:
+    """Advice: Megatron's weights come through Megatron-Bridge, which has a mapping for each architecture that it knows.
+
+    A module of the user's own may register one more, and nothing is said of a model whose architecture is not known.
+    """
+    m = t.model
+    if t.parallelism.engine != "megatron" or not m.model_type or m.model_type in BRIDGED or m.external_lib is not None:
+        return
+    yield Problem(
+        "model.model_type",
+        m.model_type,
+        "is no architecture that Megatron-Bridge 0.6 is known to load",
+        "try parallelism=fsdp2, or give a module that registers a bridge for it as model.external_lib",
+        Stage.START,
+        Severity.WARNING,
+    )
 
 
 def shape_is_known(t: Trial) -> Iterator[Problem]:

@@ -28,6 +28,7 @@ SWEEP = click.option("-m", "--multirun", is_flag=True, expose_value=False, hidde
 STUDY = click.argument(
     "directory", metavar="DIR", type=click.Path(path_type=Path), shell_complete=lambda *a: _studies(*a)
 )
+SET = click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A variable that the script reads.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
@@ -87,18 +88,26 @@ def show(overrides: tuple[str, ...], verl: bool, doc: bool, as_json: bool, confi
 @hysweep.command(epilog="Example: hysweep check experiment=hy3_dapo_math parallelism.expert=6")
 @click.option("--strict", is_flag=True, help="Warnings count as problems.")
 @click.option("--verl-command", metavar="FILE", help="Look at a launch script or a command line of verl's instead.")
+@SET
 @JSON
 @SWEEP
 @CONFIG_DIR
 @OVERRIDES
 def check(
-    overrides: tuple[str, ...], strict: bool, verl_command: str | None, as_json: bool, config_dirs: tuple[str, ...]
+    overrides: tuple[str, ...],
+    strict: bool,
+    verl_command: str | None,
+    given: tuple[str, ...],
+    as_json: bool,
+    config_dirs: tuple[str, ...],
 ) -> None:
     """Find what cannot work, or would be ignored, before anything runs. Also of a whole sweep."""
     from hysweep.cli import desk
 
     if verl_command is not None:
-        sys.exit(desk.check_command(verl_command, list(overrides), strict, as_json))
+        sys.exit(desk.check_command(verl_command, list(overrides), given, strict, as_json))
+    if given:
+        raise click.UsageError("--set gives a variable to the script of --verl-command; a field is set as key=value")
     sys.exit(desk.check(list(overrides), [Path(d) for d in config_dirs], strict, as_json))
 
 
@@ -214,7 +223,7 @@ def report(directory: Path, as_json: bool) -> None:
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to; stdout without it.")
 @click.option("--verl", default="0.9.1", show_default=True, metavar="VERSION", help="The verl that is to run it.")
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A variable that the script reads.")
+@SET
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @JSON
 def import_(file: str, output: Path | None, verl: str, given: tuple[str, ...], force: bool, as_json: bool) -> None:

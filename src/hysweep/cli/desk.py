@@ -72,9 +72,10 @@ def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_js
     return 1 if bad else 0
 
 
-def check_command(file: str, overrides: list[str], strict: bool, as_json: bool) -> int:
-    """A command line or script of somebody else's; the only override that it takes is which verl it is for."""
-    from hysweep.cli.importing import read
+def check_command(file: str, overrides: list[str], given: Sequence[str], strict: bool, as_json: bool) -> int:
+    """A command line or script of somebody else's, with variables for it; the only override that it takes is which
+    verl it is for."""
+    from hysweep.cli.importing import read, variables
     from hysweep.scripts import import_script
     from hysweep.scripts.problems import problems_of
 
@@ -83,7 +84,7 @@ def check_command(file: str, overrides: list[str], strict: bool, as_json: bool) 
         key, _, value = others[0].partition("=")
         raise BadInput(Problem(key, value, "cannot be set beside --verl-command", "leave it out, or hysweep import it"))
     verl = overrides[-1].partition("=")[2] if overrides else Composer().compose().trial.trainer.verl
-    imported = import_script(read(file), file, "command", verl, {})
+    imported = import_script(read(file), file, "command", verl, variables(given))
     problems = problems_of(imported)
     bad = [p for p in problems if strict or p.severity is Severity.ERROR]
     if as_json:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hysweep.check import check_trial, errors
+from hysweep.check.memory import CURES, memory_fits
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
 from hysweep.estimate import Estimate
@@ -53,8 +54,10 @@ def estimate(
                 f"calibrated: torch's part times {factor:.3f}, from {_store()} ({_place(trial.cluster)}); "
                 "--no-calibration leaves it out"
             )
-    faults = errors(check_trial(trial))
-    faults = [p for p in faults if p.key != "cluster.gpu_memory_gib"]  # said above
+    for verdict in found.verdicts:
+        if not verdict.fits:
+            click.echo(f"{verdict.group} does not fit: see `hysweep layouts`; {CURES[verdict.group]}", err=True)
+    faults = errors(check_trial(trial, without=[memory_fits]))
     for fault in faults:
         click.echo(f"problem: {fault}", err=True)
     return 0 if found.fits and not faults else 1

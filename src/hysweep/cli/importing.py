@@ -26,7 +26,9 @@ def import_(file: str, output: Path | None, verl: str, given: Sequence[str], for
         raise BadInput(Problem("--json", "stdout", "is where the experiment goes", "add -o FILE"))
     if output is not None and output.exists() and not force:
         raise BadInput(Problem("--output", output, "is there already", "give another, or add --force"))
-    imported = import_script(read(file), file if file != STDIN else "stdin", _label(file, output), verl, _given(given))
+    imported = import_script(
+        read(file), file if file != STDIN else "stdin", _label(file, output), verl, variables(given)
+    )
     if output is None:
         click.echo(imported.text, nl=False)
     else:
@@ -55,7 +57,8 @@ def _label(file: str, output: Path | None) -> str:
     return re.sub(r"[^A-Za-z0-9_\-]+", "_", stem).strip("_-") or "imported"
 
 
-def _given(texts: Sequence[str]) -> dict[str, str]:
+def variables(texts: Sequence[str]) -> dict[str, str]:
+    """What `--set NAME=VALUE` gives to a script. Raises BadInput for what is no variable."""
     pairs = [text.partition("=") for text in texts]
     for text, (name, is_pair, value) in zip(texts, pairs, strict=True):
         if not is_pair or not name.isidentifier():

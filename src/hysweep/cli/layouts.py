@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hysweep.check import check_trial, errors
+from hysweep.check.memory import CURES, memory_fits
 from hysweep.compose import Composer
-from hysweep.schema import BadInput, Problem
+from hysweep.estimate import estimate
+from hysweep.schema import BadInput, Problem, Trial
 from hysweep.schema.override import emit
+
+if TYPE_CHECKING:
+    from hysweep.layouts.search import Found
 
 SHOWN = {
     "rank": "#", "tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "context": "CP", "data": "DP",
@@ -37,7 +42,8 @@ def layouts(
     if composition.space:
         key = next(iter(composition.space))
         raise BadInput(Problem(key, "varies", "layouts are of one trial", "give it one value"))
-    place = [p for p in errors(check_trial(composition.trial)) if p.key in ("cluster.nodes", "rollout.engine")]
+    faults = errors(check_trial(composition.trial, without=[memory_fits]))
+    place = [p for p in faults if p.key in ("cluster.nodes", "rollout.engine")]
     if place:
         raise BadInput(*place)
     given = {o.lstrip("+").partition("=")[0] for o in composition.fixed}
@@ -46,6 +52,8 @@ def layouts(
     rows = list(as_rows(found, order, top))
     if sweep is not None:
         _write_sweep(sweep, overrides, [found.overrides(int(row)) for row in order[:top]])
+    if not rows:
+        click.echo(f"no layout to offer: {_cure(composition.trial, found, given)}", err=True)
     if as_json:
         click.echo(json.dumps({"legal": found.legal, "fitting": found.fitting, "layouts": rows}, indent=1))
         return 0 if rows else 1
@@ -67,6 +75,18 @@ def layouts(
         click.echo(f"written: {sweep}; hysweep run -m sweep={sweep.stem} --config-dir {sweep.parent.parent}")
         click.echo("its report says how well this ranking predicted the measured one")
     return 0 if rows else 1
+
+
+def _cure(trial: Trial, found: Found, given: Collection[str]) -> str:
+    """What may help where no layout is both legal and fits."""
+    from hysweep.layouts.search import FIELDS
+
+    if not found.legal:
+        return "none is legal; `hysweep check` says why"
+    held = [field for field, _ in FIELDS.values() if field in given]
+    short = [verdict.group for verdict in estimate(trial).verdicts if not verdict.fits]
+    cures = [f"leave out {' or '.join(held)}"] if held else []
+    return "; or ".join([*cures, *(CURES[group] for group in short), "more cluster.nodes"])
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
