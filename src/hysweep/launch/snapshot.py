@@ -29,7 +29,7 @@ def snapshot(job: Job, study: Path) -> Job:
     copies = {source: _copy(source, study / "code") for source in sources}
     roots = [str(copies[own].parent), *(str(copies[s]) for s in sources[1:])]
     before = [p for p in job.env.get("PYTHONPATH", "").split(os.pathsep) if p]
-    moved = {str(s): str(copies[s]) for s in sources[1:]}
+    moved = {str(s): str(copies[s]) for s in sources}
     overrides = tuple(_moved(o, moved) for o in job.overrides)
     path = os.pathsep.join(dict.fromkeys([*roots, *(_moved(p, moved) for p in before)]))
     return replace(job, overrides=overrides, env=job.env | {"PYTHONPATH": path})
