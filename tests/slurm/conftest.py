@@ -117,8 +117,11 @@ class Cluster:
         return [(node, state) for node, state in (line.split() for line in lines)]
 
 
+LOGS = pytest.StashKey[Path]()
+
+
 @pytest.fixture(scope="session")
-def slurm_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def slurm_session(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
     in_ci = os.environ.get("CI") == "true"
     if not in_ci and os.environ.get("WITH_SLURM") != "1":
         pytest.skip("NO TEST ON A SLURM CLUSTER: WITH_SLURM=1 (as root, Debian) installs SLURM and starts one")
@@ -132,8 +135,16 @@ def slurm_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
     try:
         yield Cluster(run, tmp_path_factory.mktemp("shared"))
     finally:
-        shutil.copytree(run / "log", tmp_path_factory.getbasetemp() / "slurm-log", dirs_exist_ok=True)
+        pytestconfig.stash[LOGS] = shutil.copytree(run / "log", tmp_path_factory.mktemp("slurm") / "log")
         _testcluster(run, "down")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    logs = config.stash.get(LOGS, None)
+    if logs and terminalreporter.stats.keys() & {"failed", "error"}:
+        terminalreporter.section(f"the cluster's logs: {logs}")
+        for log in ("slurmctld.log", "slurmdbd.log"):
+            terminalreporter.write_line("\n".join((logs / log).read_text().splitlines()[-30:]))
 
 
 @pytest.fixture

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.conftest import Cluster
+from tests.slurm.conftest import SCRIPT, Cluster
 
 pytestmark = pytest.mark.slurm
 
@@ -72,7 +73,7 @@ def test_features_and_what_sbatch_refuses(cluster: Cluster) -> None:
 
 def test_preemption_requeues_in_low_and_ends_in_cancel(cluster: Cluster) -> None:
     for partition in ("low", "cancel"):
-        cluster.exec(["scontrol", "update", f"partitionname={partition}", "gracetime=1"])
+        cluster.exec(["scontrol", "update", f"partitionname={partition}", "gracetime=0"])
     low, cancel = (
         cluster.sbatch("-p", p, "-N2", "--exclusive", "--open-mode=append", "-o", f"{p}.out", "--wrap", SLEEPS)
         for p in ("low", "cancel")
@@ -97,9 +98,10 @@ def test_a_dead_node_fails_its_job_or_requeues_it(cluster: Cluster) -> None:
     cluster.kill_node("node1")
     cluster.down_node("node1")
     cluster.wait_state(stays, "NODE_FAIL")
-    wait_queue(cluster, again, "PENDING")
     cluster.start_node("node1")
     assert cluster.on("node1", ["hostname"]).stdout == "node1\n"
+    wait_queue(cluster, again, "PENDING")
+    assert "Restarts=1" in cluster.exec(["scontrol", "show", "job", again]).stdout
 
 
 def test_a_controller_that_is_killed_or_away_keeps_its_jobs(cluster: Cluster) -> None:
@@ -108,36 +110,56 @@ def test_a_controller_that_is_killed_or_away_keeps_its_jobs(cluster: Cluster) ->
     cluster.restart_controller()
     assert cluster.queue() == {job: "RUNNING"}
     cluster.stop_controller()
-    away = cluster.exec(["squeue"], check=False)
-    assert away.returncode == 1 and "Unable to contact" in away.stderr
+    assert "is DOWN" in cluster.exec(["scontrol", "ping"], check=False).stdout
     cluster.start_controller()
     assert cluster.queue() == {job: "RUNNING"}
 
 
-def test_a_second_cluster_comes_and_goes_and_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """Beside the first, with other process tracking; a client that waits in it is ended with it."""
-    run = tmp_path / "second"
-    os.environ["HYSWEEP_TESTCLUSTER_PROCTRACK"] = "proctrack/linuxproc"
-    second = Cluster(run, tmp_path)
+def test_a_second_cluster_comes_and_goes_and_leaves_nothing(cluster: Cluster, second: Cluster) -> None:
+    """Beside the first, with the other way of tracking processes. A client that waits in it is ended with it."""
     before = namespaces()
-    try:
-        began = time.monotonic()
-        told = second.script("up", "2").stdout
-        assert time.monotonic() - began < 40
-        assert "hysweep cluster env" in told
-        assert "is up already" in second.script("up").stderr
-        assert len(second.exec(["sinfo", "-h", "-N", "-p", "main"]).stdout.splitlines()) == 2
-        waits = subprocess.Popen(["srun", "-n1", "sleep", "300"], env=second.submit_env, stderr=subprocess.DEVNULL)
-        wait_for(lambda: "RUNNING" in second.queue().values())
-        assert cluster.queue() == {}
-    finally:
-        del os.environ["HYSWEEP_TESTCLUSTER_PROCTRACK"]
-        second.script("down")
+    began = time.monotonic()
+    assert "hysweep cluster env" in second.script("up", "2").stdout
+    assert time.monotonic() - began < 40
+    assert "is up already, with 2 nodes" in second.script("up").stderr
+    assert second.script("up", "3", check=False).returncode == 2
+    job = second.sbatch("-w", "node2", "--wrap", "setsid -f sleep 986")
+    second.wait_state(job, "COMPLETED")
+    wait_for(lambda: "sleep 986" not in second.on("node2", ["ps", "ax"]).stdout)
+    waits = subprocess.Popen(["srun", "-n1", "sleep", "300"], env=second.submit_env, stderr=subprocess.DEVNULL)
+    wait_for(lambda: "RUNNING" in second.queue().values())
+    assert cluster.queue() == {}
+    second.script("down")
     assert waits.wait(10) != 0
-    assert not run.exists()
-    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(run).encode() in said(p)]
     assert namespaces() <= before
+    assert nothing_is_left(second)
     assert second.script("status", check=False).returncode == 2
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_up_cut_short_leaves_nothing_or_what_down_takes(second: Cluster, end: signal.Signals) -> None:
+    env = os.environ | {"HYSWEEP_TESTCLUSTER": str(second.run)}
+    up = subprocess.Popen(["bash", str(SCRIPT), "up", "2"], env=env, stderr=subprocess.DEVNULL, start_new_session=True)
+    wait_for(lambda: (second.run / "mysql").exists())
+    os.killpg(up.pid, end)
+    assert up.wait(30) == (130 if end == signal.SIGINT else -9)
+    if end == signal.SIGKILL:
+        second.script("down")
+    assert nothing_is_left(second)
+
+
+@pytest.fixture
+def second(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Another cluster, not up yet."""
+    monkeypatch.setenv("HYSWEEP_TESTCLUSTER_PROCTRACK", "proctrack/linuxproc")
+    yield (other := Cluster(tmp_path / "second", tmp_path))
+    other.script("down")
+
+
+def nothing_is_left(cluster: Cluster) -> bool:
+    return not cluster.run.exists() and not [
+        p for p in Path("/proc").glob("[0-9]*/cmdline") if str(cluster.run).encode() in said(p)
+    ]
 
 
 def said(cmdline: Path) -> bytes:
