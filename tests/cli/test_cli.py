@@ -73,7 +73,7 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
         (["run", "hydra.foo=1"], "hydra"),
         (["run", "hydra/launcher=foo"], "hydra"),
         (["run", "-m", "algorithm=grpo,rloo", "--cfg", "job"], "leave out -m"),
-        (["run", "cluster.launcher=slurm"], "cluster.launcher = slurm"),
+        (["run", "cluster.launcher=slrum"], "cluster.launcher = slrum"),
         (["check", "trainer.lr=1"], "trainer.lr"),
         (["show", "x=1"], "x = 1"),
         (["plan", "sweep=nope"], "sweep = nope"),

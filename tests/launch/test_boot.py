@@ -108,7 +108,7 @@ def test_what_does_not_come_up_in_time(boots: Callable[..., RayCluster]) -> None
 
 
 def test_fewer_gpus_than_the_job_needs(boots: Callable[..., RayCluster]) -> None:
-    with pytest.raises(BootFailed, match="the job needs 8 GPUs of each node; .* offers 7") as failed:
+    with pytest.raises(BootFailed, match=r"the job needs 8 GPUs of each node; .* offers 7") as failed:
         boots("up", gpus=8, offered=7).boot(os.environ, wait)
     assert failed.value.cause is Cause.RAY_BOOT
 

@@ -44,7 +44,10 @@ def examine(where: Path) -> list[Finding]:
 
 
 def lacks_for(trial: Trial) -> list[Problem]:
-    """What this machine lacks to run a trial on it by the local launcher."""
+    """What this machine lacks to run a trial on it by the local launcher, or to submit it by another."""
+    if trial.cluster.launcher == "slurm" and shutil.which("sbatch") is None:
+        cure = "log in to a node that can submit; `hysweep plan` works anywhere, `hysweep cluster up` starts one here"
+        return [Problem("cluster.launcher", "slurm", "there is no sbatch here", cure, Stage.START)]
     if trial.cluster.launcher != "local":
         return []
     problems = []

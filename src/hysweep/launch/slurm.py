@@ -20,6 +20,7 @@ from hysweep.launch import command, queue
 from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
 from hysweep.launch.sbatch import script
 from hysweep.launch.snapshot import snapshot
+from hysweep.schema import BadInput
 from hysweep.track import AttemptDirectory, write_json, write_text
 
 # Looks at the queue are this far apart at least, and up to the second while nothing changes: a study of days need not
@@ -69,7 +70,10 @@ class SlurmLauncher:
         job = Job.from_dict(written)
         if job.site.max_submitted is not None:
             self._wait_for_room(job.site.max_submitted)
-        job = snapshot(job, attempt.trial.path.parent.parent.absolute())
+        try:
+            job = snapshot(job, attempt.trial.path.parent.parent.absolute())
+        except BadInput as e:
+            raise Refused(str(e)) from e
         write_json(attempt.path / "job.json", job.as_dict())
         file = attempt.path / "job.sbatch"
         write_text(file, script(job, attempt, job_name(attempt)))

@@ -65,10 +65,11 @@ class Found:
 
     def overrides(self, row: int) -> dict[str, int | None]:
         """The fields of a trial that make it this layout."""
-        return {
+        placed = {
             field: None if (value := int(self.table[name][row])) == unset else value
             for name, (field, unset) in FIELDS.items()
         }
+        return placed | {"cluster.nodes": int(self.table["nodes"][row])}
 
 
 def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -> Found:

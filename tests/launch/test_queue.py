@@ -1,0 +1,265 @@
+"""What the scheduler says, in every spelling that it has (cases 17, 19 and 20)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hysweep.launch import Busy, JobStatus, Refused, command, queue
+from hysweep.launch.allocation import Allocation, hosts
+from hysweep.launch.slurm import SlurmLauncher
+from hysweep.schema import BadInput
+from hysweep.track import AttemptDirectory, Cause, Claim, settle
+
+# --- lists of nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node001", ["node001"]),
+        ("n1,n2", ["n1", "n2"]),
+        ("node[001-003]", ["node001", "node002", "node003"]),
+        ("gpu-[1,3-4],cpu7", ["gpu-1", "gpu-3", "gpu-4", "cpu7"]),
+        ("rack[1-2]node[01-02]", ["rack1node01", "rack1node02", "rack2node01", "rack2node02"]),
+        ("n[1-3]-ib", ["n1-ib", "n2-ib", "n3-ib"]),
+        ("tux[0-2,4].cluster", ["tux0.cluster", "tux1.cluster", "tux2.cluster", "tux4.cluster"]),
+        ("nid[001000-001002,001010]", ["nid001000", "nid001001", "nid001002", "nid001010"]),
+        ("n[9-11]", ["n9", "n10", "n11"]),
+        ("n[08-10]", ["n08", "n09", "n10"]),
+    ],
+)
+def test_lists_of_nodes(text: str, names: list[str]) -> None:
+    assert hosts(text) == names
+
+
+@pytest.mark.parametrize(
+    "text", ["", "  ", "[node1", "node1]", "n[1-", "n[]", "n[3-1]", "n[a-b]", "a,,b", "n[1-2]]", "n[²]"]
+)
+def test_what_is_no_list_of_nodes(text: str) -> None:
+    with pytest.raises(BadInput, match="no list of nodes"):
+        hosts(text)
+
+
+@given(st.lists(st.integers(0, 9999), min_size=1, max_size=9), st.integers(1, 6))
+def test_a_range_names_what_its_parts_name(numbers: list[int], width: int) -> None:
+    padded = [f"{n:0{width}}" for n in numbers]
+    assert hosts(f"n[{','.join(padded)}]x") == [f"n{p}x" for p in padded]
+
+
+def test_an_allocation_must_have_the_nodes_that_slurm_counts() -> None:
+    said = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}
+    found = Allocation.of(said | {"SLURM_RESTART_COUNT": "3", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "32"})
+    assert (found.name, found.rank, found.restarts, found.job, found.cpus, found.gpus) == ("n2", 1, 3, "7", 32, None)
+    with pytest.raises(BadInput, match="names 2 of 4 nodes"):
+        Allocation.of(said | {"SLURM_JOB_NUM_NODES": "4"})
+    with pytest.raises(BadInput, match="one task runs on each node"):
+        Allocation.of(said | {"SLURM_NTASKS": "16"})
+
+
+def test_cpus_are_those_of_the_allocation() -> None:
+    """Case 23: never all of a node that is shared."""
+    from hysweep.compile.job import Job
+
+    argv = command.ray_command(Job("m", ()), Allocation(0, ("n1",), cpus=32), "/t", "10.0.0.1", None, 1, 2)
+    assert "--num-cpus=32" in argv
+
+
+# --- states
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("COMPLETED", "COMPLETED"),
+        ("OUT_OF_ME+", "OUT_OF_MEMORY"),
+        ("CANCELLED by 1234", "CANCELLED"),
+        ("CANCELLED+", "CANCELLED"),
+        ("NODE_FAIL", "NODE_FAIL"),
+        ("RUNNING ", "RUNNING"),
+        ("completing", "COMPLETING"),
+        ("RE+", None),  # REQUEUED, RESIZING, REVOKED, …
+        ("+", None),
+        ("", None),
+        ("slurm_load_jobs error", None),
+    ],
+)
+def test_states_in_every_spelling(text: str, state: str | None) -> None:
+    assert queue.read_state(text) == state
+
+
+def test_squeue_and_sacct_say_what_they_say() -> None:
+    said = """slurm_load_jobs warning: something
+7|RUNNING|node[1-2]|2026-11-30T00:45:12|None
+8|PENDING||N/A|Resources|and|more
+9_3|COMPLETING|(null)|2026-11-30T00:45:12|(null)
+10+0|RUNNING|n1|2026-11-30T00:45:12|None
+10+1|RUNNING|n2|2026-11-30T00:45:12|None
+torn|RUN"""
+    found = {r.job: r for r in queue.read_squeue(said)}
+    assert list(found) == ["7", "8", "9_3", "10"]
+    assert found["7"].nodes == "node[1-2]" and found["7"].started and found["8"].started is None
+    assert found["8"].as_state().state is JobStatus.PENDING and "Resources" in found["8"].as_state().reason
+    assert found["9_3"].as_state().state is JobStatus.RUNNING
+    said = """7|PREEMPTED|n1|2026-11-30T00:45:12|0:0
+7.batch|CANCELLED|n1|2026-11-30T00:45:12|0:15
+7|FAILED|n2|2026-11-30T00:46:12|1:0
+8|OUT_OF_ME+|n2|Unknown|0:125
+garbage"""
+    found = {r.job: r for r in queue.read_sacct(said)}
+    assert found["7"].state == "FAILED" and "1:0" in found["7"].as_state().reason, "the newest run of a job"
+    assert found["8"].as_state().cause is Cause.HOST_OOM
+
+
+@given(st.text())
+def test_garbage_is_no_job(text: str) -> None:
+    assert all(r.state in queue.STATES for r in queue.read_squeue(text) + queue.read_sacct(text))
+
+
+@pytest.mark.parametrize(
+    ("by_node", "by_scheduler", "cause"),
+    [
+        (None, None, Cause.KILLED),
+        (None, Cause.NODE_FAIL, Cause.NODE_FAIL),
+        (Cause.KILLED, Cause.PREEMPTED, Cause.PREEMPTED),  # case 26: the record decides, not the clock
+        (Cause.PREEMPTED, Cause.TIMEOUT, Cause.TIMEOUT),
+        (Cause.NCCL, Cause.NODE_FAIL, Cause.NODE_FAIL),
+        (Cause.CUDA_OOM, Cause.CANCELLED, Cause.CUDA_OOM),
+        (Cause.COMPLETED, Cause.CANCELLED, Cause.COMPLETED),
+        (Cause.TIMEOUT, None, Cause.TIMEOUT),
+    ],
+)
+def test_one_cause_of_two_words(by_node: Cause | None, by_scheduler: Cause | None, cause: Cause) -> None:
+    assert settle(by_node, by_scheduler) is cause
+
+
+# --- asking, with stand-ins for the commands; the real ones are in tests/slurm
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`tools(squeue="...")`: what these commands do, as bash. `tools.calls()`: how they were called, in order."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+
+    def make(**scripts: str) -> None:
+        for name, script in scripts.items():
+            (place / name).write_text(f'#!/bin/bash\necho "{name} $*" >> {calls}\n{script}\n')
+            (place / name).chmod(0o755)
+
+    make.calls = lambda: calls.read_text().splitlines() if calls.exists() else []  # type: ignore[attr-defined]
+    return make
+
+
+def test_one_call_for_all_jobs(tools) -> None:
+    tools(squeue="echo '7|RUNNING|n1|N/A|None'; echo '8|PENDING||N/A|Priority'", sacct="echo '9|TIMEOUT|n1|N/A|0:0'")
+    found = queue.states(["7", "8", "9"])
+    assert [found[j].state for j in "789"] == [JobStatus.RUNNING, JobStatus.PENDING, JobStatus.ENDED]
+    assert found["9"].cause is Cause.TIMEOUT
+    assert [c.split()[0] for c in tools.calls()] == ["squeue", "sacct"]
+    assert "--jobs=9 " in tools.calls()[1], "records are asked for what the queue knows no more"
+
+
+def test_a_site_without_records_and_a_job_that_is_gone(tools) -> None:
+    tools(
+        squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+        sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1",
+    )
+    assert queue.states(["9"])["9"].is_over
+    tools(sacct="echo '9|RUNNING|n1|N/A|0:0'")
+    assert queue.states(["9"])["9"].state is JobStatus.UNKNOWN, "the records lag behind"
+
+
+def test_a_controller_that_does_not_answer_says_nothing_of_jobs(tools) -> None:
+    tools(squeue="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", sacct="echo")
+    with pytest.raises(queue.NoAnswer, match="Unable to contact"):
+        queue.states(["9"])
+    slurm = SlurmLauncher()
+    state = slurm.states(["9"])["9"]
+    assert state.state is JobStatus.UNKNOWN and "does not answer" in state.reason
+    tools(squeue="echo '9|COMPLETED|n1|N/A|None'")
+    slurm.cancel([])  # which looks anew
+    assert slurm.states(["9"])["9"].is_over
+
+
+def test_looks_are_shared_until_something_may_have_changed(tools) -> None:
+    tools(squeue="echo '7|RUNNING|n1|N/A|None'; echo '8|RUNNING|n1|N/A|None'")
+    slurm = SlurmLauncher()
+    for _ in range(5):
+        slurm.states(["7"])
+    assert len(tools.calls()) == 1
+    slurm.states(["7", "8"])
+    assert len(tools.calls()) == 2, "a job that was never looked at"
+
+
+def test_one_call_cancels_all(tools) -> None:
+    tools(scancel="exit 0")
+    SlurmLauncher().cancel(["7", "8"])
+    assert tools.calls() == ["scancel --quiet 7 8"]
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Busy),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", Busy),
+        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Busy),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+            Refused,
+        ),
+        ("sbatch: error: invalid partition specified: nope", Refused),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", Refused),
+        ("sbatch: unrecognized option '--frob'", Refused),
+    ],
+)
+def test_refusals_that_pass_and_that_do_not(tools, new_attempt, said: str, fault: type[Exception]) -> None:
+    tools(sbatch=f"""echo "{said}" >&2; exit 1""", git="exit 1")
+    with pytest.raises(fault, match=said.split(": ")[-1][:30].replace("(", ".").replace(")", ".")):
+        SlurmLauncher().submit(new_attempt(launcher="slurm"))
+
+
+def test_too_many_jobs_is_a_matter_of_time_only_for_who_has_some(tools, new_attempt) -> None:
+    said = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    tools(sbatch=f'echo "{said}" >&2; exit 1', squeue="echo '7|RUNNING|n1|N/A|None'", git="exit 1")
+    with pytest.raises(Busy):
+        SlurmLauncher().submit(new_attempt(launcher="slurm"))
+    tools(squeue="true")
+    with pytest.raises(Refused, match="QOS policy"):
+        SlurmLauncher().submit(new_attempt(launcher="slurm"))
+
+
+def test_what_the_submitting_shell_is_does_not_reach_the_job(
+    tools, new_attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 20: what an allocation left behind is dropped, where the scheduler is and what the user wants are kept."""
+    tools(sbatch="env > seen; echo 4711", git="exit 1")
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_ARRAY_JOB_ID", "PMIX_RANK", "RANK", "MASTER_ADDR", "RAY_ADDRESS"):
+        monkeypatch.setenv(name, "stale")
+    monkeypatch.setenv("SLURM_CONF", "/etc/x/slurm.conf")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "abc")
+    monkeypatch.setenv("WANDB_API_KEY", "the-secret")
+    attempt = new_attempt(launcher="slurm")
+    assert SlurmLauncher().submit(attempt) == "4711"
+    seen = dict(line.split("=", 1) for line in (attempt.path / "seen").read_text().splitlines() if "=" in line)
+    assert "stale" not in seen.values()
+    assert seen["SLURM_CONF"] == "/etc/x/slurm.conf" and seen["SBATCH_ACCOUNT"] == "abc"
+    assert seen["WANDB_API_KEY"] == "the-secret"
+    written = subprocess.run(["grep", "-rl", "the-secret", str(attempt.path)], capture_output=True, text=True).stdout
+    assert written.split() == [str(attempt.path / "seen")], "secrets travel in the environment alone"
+
+
+def test_a_submitter_that_died_is_followed(tools, new_attempt) -> None:
+    attempt: AttemptDirectory = new_attempt(launcher="slurm")
+    tools(squeue="""[[ $* == *--name=* ]] && echo '12|RUNNING|n1|N/A|None' && echo '9|CANCELLED|n1|N/A|None'""")
+    assert SlurmLauncher().find(attempt) == "12", "the newest of that name"
+    tools(squeue="true")
+    assert SlurmLauncher().find(attempt) is None
+    attempt.claim(Claim("n1", 1, 0.0, job="31"))
+    assert SlurmLauncher().find(attempt) == "31"

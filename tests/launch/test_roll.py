@@ -1,0 +1,122 @@
+"""Nodes find each other and hear of each other's ends: real sockets, two sides in one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hysweep.launch import roll
+from hysweep.launch.allocation import Allocation
+from hysweep.launch.roll import Presence, RollCall, meeting_point
+from hysweep.track import AttemptDirectory, Cause, read_json
+from tests.launch.attempts import wait_for
+
+NAMES = ("127.0.0.1", "localhost")  # rank 0 is reached from rank 1 by this machine's own address
+
+
+@pytest.fixture
+def meeting(new_attempt: Callable[..., AttemptDirectory], monkeypatch) -> Iterator[tuple[RollCall, Presence]]:
+    monkeypatch.setattr(roll, "BEAT", 0.05)
+    attempt = new_attempt()
+    call = RollCall(attempt, Allocation(0, NAMES), None, silence=0.6)
+    presence = Presence(attempt, 1, silence=0.6)
+    assert presence.meet()
+    yield call, presence
+    presence.leave()
+    call.close()
+
+
+def both(call: RollCall, presence: Presence, done: Callable[[], object]) -> None:
+    def look() -> object:
+        call.poll()
+        presence.poll()
+        return done()
+
+    wait_for(look, 10)
+
+
+def test_they_meet_and_talk(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    call.tell(boot="10.0.0.1:7")
+    both(call, presence, lambda: presence.orders)
+    assert presence.orders == [{"boot": "10.0.0.1:7"}] and presence.token == call.token
+    assert call.missing() == ["localhost"]
+    presence.say(joined=8)
+    both(call, presence, lambda: not call.missing())
+    assert call.members[1].joined == 8 and call.loss() is None and not presence.is_lost
+
+
+def test_the_secret_is_the_user_s_alone_and_goes(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    place = meeting_point(presence.attempt)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    call.everyone_met()
+    assert not place.exists()
+    assert not presence.meet(), "and nobody is let in by it any more"
+
+
+def test_what_a_node_says_before_it_goes_is_heard(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    both(call, presence, lambda: call.members[1].line)
+    presence.say(failed="ray start ended with exit code 1", cause=Cause.HOST_OOM)
+    presence.leave()
+    wait_for(lambda: call.poll() or call.loss(), 10)
+    loss = call.loss()
+    assert loss and (loss.node, loss.cause) == ("localhost", Cause.HOST_OOM) and "exit code 1" in loss.reason
+
+
+def test_a_node_that_hangs_up_is_lost(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    both(call, presence, lambda: call.members[1].line)
+    presence.leave()
+    wait_for(lambda: call.poll() or call.loss(), 10)
+    loss = call.loss()
+    assert loss and loss.cause is Cause.KILLED
+
+
+def test_silence_is_loss_on_both_sides(meeting: tuple[RollCall, Presence]) -> None:
+    """A machine that lost power hangs up on nobody."""
+    call, presence = meeting
+    both(call, presence, lambda: call.members[1].line)
+    wait_for(lambda: call.poll() or call.loss(), 10)  # and nobody speaks for the other
+    loss = call.loss()
+    assert loss and loss.cause is Cause.NODE_FAIL and "nothing was heard" in loss.reason
+    time.sleep(0.7)
+    assert presence.is_lost
+
+
+def test_strangers_and_noise_change_nothing(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    place = read_json(meeting_point(presence.attempt))
+    for noise in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b'{"rank": 1, "token": "wrong"}\n',
+        b'{"rank": 9}\n',
+        b"[1]\n{torn",
+        os.urandom(99),
+    ):
+        with socket.create_connection((place["address"], place["port"])) as s:
+            s.sendall(noise)
+            call.poll()
+    with socket.create_connection((place["address"], place["port"])):  # says nothing at all
+        presence.say(joined=2)
+        both(call, presence, lambda: not call.missing())
+    assert call.loss() is None
+
+
+def test_who_comes_late_hears_the_last_order(new_attempt: Callable[..., AttemptDirectory]) -> None:
+    attempt = new_attempt()
+    call = RollCall(attempt, Allocation(0, NAMES), None, silence=5)
+    call.tell(boot="a:1")
+    call.tell(boot="a:2")
+    late = Presence(attempt, 1, silence=5)
+    assert late.meet()
+    both(call, late, lambda: late.orders)
+    assert late.orders == [{"boot": "a:2"}]
+    late.leave()
+    call.close()
