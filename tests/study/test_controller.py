@@ -207,6 +207,19 @@ def test_a_node_to_blame_is_not_used_again(composer: Composer) -> None:
     assert [a.job()["site"]["exclude"] for a in directory.trials()[0].attempts()] == ["bad0", "bad0,n7", "bad0,n7"]
 
 
+def test_all_attempts_of_a_trial_are_one_run_in_wandb(composer: Composer) -> None:
+    """Case 41: verl gives no id, so the environment does; trials have one each, and a study made anew has others."""
+    runs = []
+    for name in ("one", "two"):
+        directory = begin(composer, "tracking=wandb", "rollout.n=2,4", f"study.name={name}")
+        finish(directory, FakeLauncher(rising, {(0, 1): Cause.PREEMPTED}))
+        envs = [a.job()["env"] for t in directory.trials() for a in t.attempts()]
+        assert {e["WANDB_RESUME"] for e in envs} == {"allow"} and {e["WANDB_RUN_GROUP"] for e in envs} == {name}
+        runs.append([e["WANDB_RUN_ID"] for e in envs])
+    (first, again, other), second = runs
+    assert first == again != other and len({first, other, *second}) == 4
+
+
 def test_a_busy_scheduler_is_asked_again_and_a_refusal_is_final(composer: Composer) -> None:
     busy = begin(composer, "study.name=busy", "rollout.n=2,4")
     fake = FakeLauncher(rising, busy_for=3)

@@ -21,6 +21,7 @@ class Job:
     object_store_gib        Ray's shared memory a node; None: Ray's own choice
     total_steps             of the whole training, where known: for progress
     hung_after_min          without a sign of life for so long, it is ended
+    checkpoints_kept        complete checkpoints that stay; None: all
     saves_before_end        the trainer saves by itself when it knows when the allocation ends
     site                    the cluster group as it was given: what the scheduler is asked for, how nodes find each other
     """
@@ -40,6 +41,7 @@ class Job:
     ray_boot_timeout_s: int = 300
     total_steps: int | None = None
     hung_after_min: int = 60
+    checkpoints_kept: int | None = None
     saves_before_end: bool = False
     site: Cluster = field(default_factory=lambda: Cluster(name="local"))
 

@@ -80,6 +80,7 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
         saves_before_end=not uses_v1(trial),
         site=trial.cluster,
         total_steps=trial.trainer.total_steps,
+        checkpoints_kept=trial.trainer.checkpoints_kept,
     )
 
 

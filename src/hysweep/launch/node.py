@@ -35,7 +35,7 @@ from hysweep.launch.queue import is_running, requeue
 from hysweep.launch.remains import end_all, is_of, say
 from hysweep.launch.stacks import dump
 from hysweep.schema import BadInput
-from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase, checkpoint_step
+from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase, checkpoint_step, set_aside, superfluous
 
 # An attempt is asked to stop by this file in its directory. A signal only makes it look at once.
 STOP = "stop"
@@ -119,6 +119,7 @@ class Node:
         if short := self._lacks_gpus(job):
             return End(Cause.CONFIG_ERROR, Phase.START, reason=short)
         environment = command.on_node(job, self.attempt, os.environ, self.started)
+        self._make_room(job, environment)
         for argv in command.prepare_commands(job):
             code = self._run(argv, environment)
             if code:
@@ -129,6 +130,13 @@ class Node:
         say(f"the cluster is up after {time.monotonic() - began:.1f} s; the trainer starts")
         code = self._run(command.driver_command(job), environment | joins, self.cluster)
         return self._classify(code)
+
+    def _make_room(self, job: Job, environment: dict[str, str]) -> None:
+        """Begin to remove checkpoints that are torn or that earlier attempts kept beyond their number."""
+        doomed = set_aside(superfluous(self.attempt.trial.checkpoints, job.checkpoints_kept))
+        if doomed:
+            say("removing " + ", ".join(path.name for path in doomed))
+            processes.spawn(["rm", "-rf", *map(str, doomed)], environment, self.attempt.node_log, self.attempt.path)
 
     def _lacks_gpus(self, job: Job) -> str:
         given = self.allocation.gpus

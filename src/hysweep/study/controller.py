@@ -12,6 +12,7 @@ Every step can be cut short by SIGKILL and begun again. The order of writes sees
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import socket
@@ -429,11 +430,19 @@ class Controller:
         label = f"{self.definition.study.name}-{trial.path.name}"[-128:]
         job = compile_trial(self._config(trial), trial.path.absolute(), label)
         job = replace(job, hung_after_min=self.definition.study.hung_after_min)
+        if "wandb" in self._config(trial).tracking.loggers:
+            job = replace(job, env=self._wandb_run(trial) | job.env)
         blamed = [n for a in trial.attempts() if (end := a.end()) and ACTIONS[end.cause].elsewhere for n in end.nodes]
         if blamed and job.launcher == "slurm":
             excluded = ",".join(dict.fromkeys([*filter(None, [job.site.exclude]), *blamed[-MOST_EXCLUDED:]]))
             job = replace(job, site=replace(job.site, exclude=excluded))
         return job
+
+    def _wandb_run(self, trial: TrialDirectory) -> dict[str, str]:
+        """One run for all attempts of a trial: verl names it, but gives no id. The same study made anew has others."""
+        seed = f"{self.definition.created}/{self.definition.study.name}/{trial.path.name}"
+        run = hashlib.sha256(seed.encode()).hexdigest()[:16]
+        return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow", "WANDB_RUN_GROUP": self.definition.study.name}
 
     def _launcher(self, trial: TrialDirectory) -> Launcher:
         return self._launcher_named(self._config(trial).cluster.launcher)

@@ -1,7 +1,8 @@
 """The trial directory on disk: atomic writes, tolerant reads, attempts, metrics, the cause of every end."""
 
 from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict, settle
-from hysweep.track.directory import AttemptDirectory, StudyDirectory, TrialDirectory, checkpoint_step
+from hysweep.track.checkpoints import checkpoint_step, set_aside, superfluous
+from hysweep.track.directory import AttemptDirectory, StudyDirectory, TrialDirectory
 from hysweep.track.files import append_line, read_json, read_lines, write_json, write_text
 from hysweep.track.records import Claim, End, State, Status
 
@@ -22,7 +23,9 @@ __all__ = [
     "checkpoint_step",
     "read_json",
     "read_lines",
+    "set_aside",
     "settle",
+    "superfluous",
     "write_json",
     "write_text",
 ]

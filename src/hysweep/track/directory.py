@@ -124,14 +124,6 @@ class AttemptDirectory:
         return max(times, default=0.0)
 
 
-def checkpoint_step(checkpoints: Path) -> int:
-    """The step of the newest checkpoint, by the note that verl writes once all of it is there; -1: none."""
-    try:
-        return int((checkpoints / "latest_checkpointed_iteration.txt").read_text())
-    except (OSError, ValueError):
-        return -1
-
-
 @dataclass(frozen=True, slots=True)
 class TrialDirectory:
     path: Path
