@@ -21,7 +21,7 @@ def cold(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
 
 
-VERBS = ["run", "show", "check", "plan", "estimate", "layouts", "import", "status", "resume", "cancel", "report",
+VERBS = ["run", "show", "check", "plan", "estimate", "layouts", "import", "status", "logs", "resume", "cancel", "report",
          "doctor", "completion"]  # fmt: skip
 
 

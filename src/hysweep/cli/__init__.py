@@ -185,6 +185,19 @@ def status(directory: Path, as_json: bool) -> None:
     answer(directory, as_json)
 
 
+@hysweep.command(epilog="Example: hysweep logs outputs/quickstart 3 --follow")
+@STUDY
+@click.argument("trial", required=False, shell_complete=lambda *a: _trials(*a))
+@click.option("--rank", type=click.IntRange(0), metavar="N", help="What that node and its Ray said, not the trainer.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as it grows, over retries, until the trial ends.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Of that attempt; else of the newest.")
+def logs(directory: Path, trial: str | None, rank: int | None, follow: bool, attempt: int | None) -> None:
+    """Print the log of a TRIAL (number or id; not needed where the study has one)."""
+    from hysweep.cli.logs import logs as answer
+
+    sys.exit(answer(directory, trial, rank, attempt, follow))
+
+
 @hysweep.command(epilog="Example: hysweep resume outputs/quickstart study.n_trials=12")
 @STUDY
 @click.option("--detach", is_flag=True, help="Drive the study in the background.")
@@ -326,3 +339,10 @@ def _studies(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
     found = [str(p.parent) for p in Path("outputs").glob("*/study.yaml")]
     return [CompletionItem(p) for p in found if p.startswith(incomplete)] or [CompletionItem(incomplete, type="dir")]
+
+
+def _trials(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from hysweep.track import StudyDirectory
+
+    found = StudyDirectory(Path(ctx.params.get("directory") or ".")).trials()
+    return [str(t.number) for t in found if str(t.number).startswith(incomplete)]

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from hysweep.cli.address import study_at, trial_at
 from hysweep.compose import Composer
 from hysweep.report import (
     StudyRecord,
@@ -28,7 +29,7 @@ from hysweep.report import (
 from hysweep.schema import BadInput, Problem
 from hysweep.study import CHANGEABLE
 from hysweep.study.controller import Controller
-from hysweep.track import Cause, StudyDirectory, TrialDirectory
+from hysweep.track import Cause, StudyDirectory
 
 REFRESH_S = 1.0
 
@@ -110,7 +111,7 @@ def _conclude(directory: StudyDirectory, console: Console) -> int:
 
 
 def status(path: Path, as_json: bool) -> None:
-    record = read_study(_study(path))
+    record = read_study(study_at(path))
     if as_json:
         click.echo(json.dumps(_as_json(record), indent=1))
         return
@@ -119,14 +120,14 @@ def status(path: Path, as_json: bool) -> None:
 
 
 def resume(path: Path, overrides: list[str], detach: bool) -> int:
-    directory = _study(path)
+    directory = study_at(path)
     return drive(directory, _changes(overrides), detach)
 
 
 def cancel(path: Path, addresses: list[str]) -> int:
     """Leave the request, and carry it out unless a controller is there to do so."""
-    directory = _study(path)
-    chosen = [_trial(directory, a) for a in addresses]
+    directory = study_at(path)
+    chosen = [trial_at(directory, a) for a in addresses]
     for trial in chosen:
         trial.request_cancel()
     if not chosen:
@@ -165,7 +166,7 @@ def cancel(path: Path, addresses: list[str]) -> int:
 
 
 def report(path: Path, as_json: bool) -> None:
-    directory = _study(path)
+    directory = study_at(path)
     record = read_study(directory)
     if not as_json:
         _print_ranking(record, Console())
@@ -184,25 +185,6 @@ def _print_ranking(record: StudyRecord, console: Console) -> None:
 def shown(path: Path) -> Path:
     """A path as short as it can be typed here."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _study(path: Path) -> StudyDirectory:
-    directory = StudyDirectory(path.absolute())
-    if not directory.exists:
-        there = sorted(str(p.parent) for p in Path("outputs").glob("*/study.yaml"))
-        cure = f"there is {', '.join(there[:5])}" if there else "give a directory that `hysweep run` printed"
-        raise BadInput(Problem("DIR", path, "holds no study", cure))
-    return directory
-
-
-def _trial(directory: StudyDirectory, address: str) -> TrialDirectory:
-    trial = directory.find(address)
-    if trial is None:
-        known = [f"{t.number} ({t.id[:6]})" for t in directory.trials()]
-        raise BadInput(
-            Problem("TRIAL", address, "names no trial, or more than one", f"there is {', '.join(known) or 'none'}")
-        )
-    return trial
 
 
 def _changes(overrides: list[str]) -> dict[str, object]:

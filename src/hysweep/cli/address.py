@@ -1,0 +1,27 @@
+"""How the verbs are told of a study and of a trial: a directory, and a number or the beginning of an id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hysweep.schema import BadInput, Problem
+from hysweep.track import StudyDirectory, TrialDirectory
+
+
+def study_at(path: Path) -> StudyDirectory:
+    directory = StudyDirectory(path.absolute())
+    if not directory.exists:
+        there = sorted(str(p.parent) for p in Path("outputs").glob("*/study.yaml"))
+        cure = f"there is {', '.join(there[:5])}" if there else "give a directory that `hysweep run` printed"
+        raise BadInput(Problem("DIR", path, "holds no study", cure))
+    return directory
+
+
+def trial_at(directory: StudyDirectory, address: str) -> TrialDirectory:
+    trial = directory.find(address)
+    if trial is None:
+        known = [f"{t.number} ({t.id[:6]})" for t in directory.trials()]
+        raise BadInput(
+            Problem("TRIAL", address, "names no trial, or more than one", f"there is {', '.join(known) or 'none'}")
+        )
+    return trial

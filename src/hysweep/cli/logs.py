@@ -1,0 +1,151 @@
+"""`hysweep logs`: what an attempt said, and with --follow what it says, over requeues and retries to the trial's end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from hysweep.cli.address import study_at, trial_at
+from hysweep.schema import BadInput, Problem
+from hysweep.track import AttemptDirectory, StudyDirectory, TrialDirectory
+
+LOOK_S = 0.3
+_PIECE = 1 << 20  # bytes read at once
+
+
+class Tail:
+    """One file, read as it grows. It may not be there yet, be shortened, or be another one by now."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._at = 0
+        self._file_id: tuple[int, int] | None = None
+
+    def read(self) -> Iterator[bytes]:
+        """What came in since the last time."""
+        try:
+            file = open(self.path, "rb")  # noqa: SIM115 - closed below; opening may fail, reading may not
+        except FileNotFoundError:
+            return
+        with file:
+            stat = self.path.stat()
+            if (stat.st_dev, stat.st_ino) != self._file_id or stat.st_size < self._at:
+                self._file_id, self._at = (stat.st_dev, stat.st_ino), 0
+            file.seek(self._at)
+            while piece := file.read(_PIECE):
+                self._at += len(piece)
+                yield piece
+
+
+class Printer:
+    """Prints pieces of one or several files; of several it says which, as `tail` does."""
+
+    def __init__(self, is_headed: bool) -> None:
+        self._is_headed = is_headed
+        self._last: Path | None = None
+        self._ends_line = True
+        self.has_printed = False
+
+    def print(self, tail: Tail) -> None:
+        for piece in tail.read():
+            if self._is_headed and tail.path != self._last:
+                self.line(f"==> {tail.path.name} <==")
+            self._last = tail.path
+            self._write(piece)
+            self.has_printed = True
+
+    def line(self, text: str) -> None:
+        self._write(("" if self._ends_line else "\n").encode() + text.encode() + b"\n")
+
+    def _write(self, piece: bytes) -> None:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+        self._ends_line = piece.endswith(b"\n")
+
+
+def logs(path: Path, address: str | None, rank: int | None, number: int | None, follow: bool) -> int:
+    """Returns 0, or 1 where there is nothing to print."""
+    directory = study_at(path)
+    trial = trial_at(directory, address) if address is not None else _only(directory)
+    attempt = _attempt(trial, number)
+    is_tty = sys.stdout.isatty()
+    printer = Printer(is_headed=rank is not None)
+    while True:
+        if follow or is_tty:
+            click.echo(f"trial {trial.number} ({trial.id[:6]}), attempt {attempt.number}", err=True)
+        tails = [Tail(file) for file in _files(attempt, rank)]
+        if follow and not _follow(directory, trial, attempt, tails, printer):
+            return 0
+        if not follow:
+            for tail in tails:
+                printer.print(tail)
+            if not printer.has_printed:
+                names = " nor ".join(t.path.name for t in tails)
+                click.echo(f"nothing yet: {attempt.path} has no {names}, or it is empty", err=True)
+            return 0 if printer.has_printed else 1
+        attempt = trial.attempt(attempt.number + 1)
+
+
+def _follow(
+    directory: StudyDirectory, trial: TrialDirectory, attempt: AttemptDirectory, tails: Sequence[Tail], printer: Printer
+) -> bool:
+    """Print an attempt to its end. True when there is a next one."""
+    has_told = False
+    while True:
+        # looked at first: what was written before it is printed below
+        end = attempt.end()
+        has_next = trial.attempt(attempt.number + 1).path.is_dir()
+        state = trial.state()
+        for tail in tails:
+            printer.print(tail)
+        if end is not None and not has_told:
+            has_told = True
+            click.echo(f"attempt {attempt.number}: {end.cause}" + (f": {end.reason}" if end.reason else ""), err=True)
+        if has_next:
+            return True
+        if state.is_final:
+            return False
+        if end is not None and not (directory.path / "driver.json").exists() and not _may_run_again(attempt):
+            click.echo(f"nobody drives the study: hysweep resume {directory.path}", err=True)
+            return False
+        time.sleep(LOOK_S)
+
+
+def _may_run_again(attempt: AttemptDirectory) -> bool:
+    """Whether the scheduler has put the job back to the queue: the node's last word says so."""
+    try:
+        said = attempt.node_log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return bool(said) and said[-1].endswith(" requeued")
+
+
+def _files(attempt: AttemptDirectory, rank: int | None) -> list[Path]:
+    """The trainer's log, or what a node said: its supervisor, then its Ray."""
+    return [attempt.driver_log] if rank is None else [attempt.node_log_of(rank), attempt.ray_log(rank)]
+
+
+def _only(directory: StudyDirectory) -> TrialDirectory:
+    trials = directory.trials()
+    if len(trials) == 1:
+        return trials[0]
+    known = ", ".join(f"{t.number} ({t.id[:6]})" for t in trials[:12])
+    why = f"the study has {len(trials)} trials"
+    raise BadInput(Problem("TRIAL", "not given", why, f"name one: {known}" if trials else "wait until it has one"))
+
+
+def _attempt(trial: TrialDirectory, number: int | None) -> AttemptDirectory:
+    attempts = trial.attempts()
+    if not attempts:
+        why = f"trial {trial.number} has none yet"
+        raise BadInput(Problem("--attempt", number or "newest", why, "look with `hysweep status`"))
+    if number is None:
+        return attempts[-1]
+    if number not in [a.number for a in attempts]:
+        there = ", ".join(str(a.number) for a in attempts)
+        raise BadInput(Problem("--attempt", number, f"trial {trial.number} has no such", f"there is {there}"))
+    return trial.attempt(number)
