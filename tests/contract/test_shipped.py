@@ -227,6 +227,7 @@ def test_the_wheel_and_the_sdist_hold_every_config(dist: Path) -> None:
         names = set(wheel.namelist())
     assert {f"hysweep/conf/{name}" for name in shipped} <= names
     assert "hydra_plugins/hysweep_plugin/__init__.py" in names
+    assert "hysweep/slurm/testcluster" in names
     assert not [n for n in names if n.startswith("tests/")]
     with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
         assert any(n.endswith("conf/algorithm/grpo.yaml") for n in sdist.getnames())
