@@ -22,6 +22,8 @@ from hysweep.cli.cluster import SCRIPT
 
 CANNOT = 2  # the script's exit code where the machine is at fault
 PREFIX = "hysweep-slurm-"
+IN_CI = os.environ.get("CI") == "true"
+WANTED = IN_CI or os.environ.get("WITH_SLURM") == "1"
 Done = subprocess.CompletedProcess[str]
 
 
@@ -117,19 +119,28 @@ class Cluster:
         return [(node, state) for node, state in (line.split() for line in lines)]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where no cluster is wanted one skip says so for all."""
+    tests = [item for item in items if item.get_closest_marker("slurm")]
+    if tests and not WANTED:
+        why = (
+            f"{len(tests)} TESTS ON A SLURM CLUSTER NOT RUN: WITH_SLURM=1 (as root, Debian) installs SLURM, starts one"
+        )
+        tests[0].add_marker(pytest.mark.skip(reason=why))
+        items[:] = [item for item in items if item not in tests[1:]]
+        config.hook.pytest_deselected(items=tests[1:])
+
+
 LOGS = pytest.StashKey[Path]()
 
 
 @pytest.fixture(scope="session")
 def slurm_session(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    in_ci = os.environ.get("CI") == "true"
-    if not in_ci and os.environ.get("WITH_SLURM") != "1":
-        pytest.skip("NO TEST ON A SLURM CLUSTER: WITH_SLURM=1 (as root, Debian) installs SLURM and starts one")
     _take_down_what_a_killed_session_left()
     run = Path(tempfile.gettempdir(), f"{PREFIX}{os.getpid()}")
     for verb in (["install"], ["up", "4"]):
         done = _testcluster(run, *verb, check=False, timeout=600)
-        if done.returncode == CANNOT and not in_ci:
+        if done.returncode == CANNOT and not IN_CI:
             pytest.skip(f"NO TEST ON A SLURM CLUSTER: {done.stderr.strip()}")
         assert done.returncode == 0, done.stderr
     try:

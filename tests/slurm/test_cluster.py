@@ -118,7 +118,7 @@ def test_a_second_cluster_comes_and_goes_and_leaves_nothing(cluster: Cluster, se
     """Beside the first, with the other way of tracking processes. A client that waits in it is ended with it."""
     before = namespaces()
     began = time.monotonic()
-    assert "hysweep cluster env" in second.script("up", "2").stdout
+    assert f'eval "$(hysweep cluster --run {second.run} env)"' in second.script("up", "2").stdout
     assert time.monotonic() - began < 40
     assert "is up already, with 2 nodes" in second.script("up").stderr
     assert second.script("up", "3", check=False).returncode == 2
