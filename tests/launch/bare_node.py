@@ -34,6 +34,9 @@ class NoCluster:
     def loss(self) -> Loss | None:
         return Loss("", "the cluster is gone", Cause.KILLED) if self.gone.exists() else None
 
+    def unmet(self) -> list[str]:
+        return []
+
     def dump_stacks(self) -> None:
         pass
 

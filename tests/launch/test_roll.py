@@ -79,14 +79,30 @@ def test_a_node_that_hangs_up_is_lost(meeting: tuple[RollCall, Presence]) -> Non
     assert loss and loss.cause is Cause.KILLED
 
 
-def test_silence_is_loss_on_both_sides(meeting: tuple[RollCall, Presence]) -> None:
-    """A machine that lost power hangs up on nobody."""
+def test_a_process_that_is_busy_is_not_lost(meeting: tuple[RollCall, Presence]) -> None:
+    """Its kernel answers for it. (A machine without power does not: tests/slurm.)"""
+    call, presence = meeting
+    both(call, presence, lambda: call.members[1].line)
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        call.poll()
+        time.sleep(0.02)
+    assert call.loss() is None
+    presence.poll()
+    assert not presence.is_lost
+
+
+def test_a_process_that_hangs_is_lost_in_the_end(
+    meeting: tuple[RollCall, Presence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roll, "PATIENCE", 0.6)
     call, presence = meeting
     both(call, presence, lambda: call.members[1].line)
     wait_for(lambda: call.poll() or call.loss(), 10)  # and nobody speaks for the other
     loss = call.loss()
     assert loss and loss.cause is Cause.NODE_FAIL and "nothing was heard" in loss.reason
     time.sleep(0.7)
+    presence.poll()
     assert presence.is_lost
 
 

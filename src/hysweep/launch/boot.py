@@ -63,6 +63,10 @@ class Cluster(Protocol):
         """None while all of it is up."""
         ...
 
+    def unmet(self) -> list[str]:
+        """The nodes of which nothing was ever heard."""
+        ...
+
     def dump_stacks(self) -> None:
         """Have the other nodes write down where their processes stand."""
         ...
@@ -147,7 +151,10 @@ class RayCluster:
         self.ray = Ray(job, attempt)
         self.roll: RollCall | None = None
         if not allocation.is_alone:
-            self.roll = RollCall(attempt, allocation, job.site.network_interface, job.site.silent_after_s)
+            try:
+                self.roll = RollCall(attempt, allocation, job.site.network_interface, job.site.silent_after_s)
+            except OSError as e:
+                raise BootFailed(Cause.RAY_BOOT, f"{allocation.name}: {e}", allocation.name) from e
 
     @property
     def children(self) -> list[subprocess.Popen[bytes]]:
@@ -192,6 +199,9 @@ class RayCluster:
             # On the first node what looks like a lost node is Ray itself gone.
             return Loss("", gone, Cause.PORT_CLASH if is_port_clash(self.ray.said()) else Cause.KILLED)
         return self.roll.loss() if self.roll else None
+
+    def unmet(self) -> list[str]:
+        return self.roll.unmet() if self.roll else []
 
     def dump_stacks(self) -> None:
         if self.roll:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 
 from hysweep.compile.job import Job
 from hysweep.launch import command, processes
 from hysweep.launch.allocation import Allocation, address_towards
-from hysweep.launch.boot import Ray, is_port_clash
+from hysweep.launch.boot import BootFailed, Ray, is_port_clash
 from hysweep.launch.remains import end_all, say
 from hysweep.launch.roll import Presence
 from hysweep.launch.stacks import dump
 from hysweep.track import AttemptDirectory, Cause
 
 LOOK = 0.2  # seconds between looks
-# When the scheduler ends the job, the first node says how it ends; for so long it may be waited for.
+# When the scheduler ends the job, the first node says that it ends; for so long it may be waited for.
 LAST_WORD = 4.0
 
 
@@ -32,6 +31,7 @@ class Follower:
         self.ray: Ray | None = None
         self.oom_kills = processes.oom_kills()
         self.began = time.time()
+        self._guard = os.getppid()
         self._deadline = float("inf")
         self._said = ""  # that its Ray is up, or why it is not
 
@@ -43,9 +43,18 @@ class Follower:
         return code
 
     def _follow(self) -> int:
-        if not self._wait(self.presence.meet, self.job.ray_boot_timeout_s):
-            say(f"the first node was not found within {self.job.ray_boot_timeout_s} s")
-            return 1
+        until = time.monotonic() + self.job.ray_boot_timeout_s
+        while not self.presence.meet():
+            if self._received(LOOK):
+                say("ended before the first node was found")
+                return 1
+            if time.monotonic() > until:
+                say(f"the first node was not found within {self.job.ray_boot_timeout_s} s")
+                return 1
+            claim = self.attempt.claimed()
+            if claim is not None and claim.job != self.allocation.job:
+                say(f"leaves {self.attempt.path} to job {claim.job}")
+                return 0
         while True:
             self.presence.poll()
             for order in self.presence.orders:
@@ -60,11 +69,13 @@ class Follower:
             if self.presence.is_lost:
                 say("the first node is gone")
                 return 1
-            if time.monotonic() > self._deadline:
-                say("the first node said nothing more")
-                return 1
             self._tell()
+            if time.monotonic() > self._deadline:
+                # The scheduler tells all nodes; whoever told this one alone had its reasons.
+                self._fail("this node alone was told to end", Cause.KILLED)
             if self._received(LOOK):
+                if os.getppid() != self._guard:
+                    self._fail("its guard was killed", Cause.KILLED)
                 self._deadline = min(self._deadline, time.monotonic() + LAST_WORD)
 
     def _boot(self, head: str) -> None:
@@ -72,12 +83,16 @@ class Follower:
             self.ray.stop()
             self.ray.clear()
         self._said = ""
-        environment = command.on_node(self.job, self.attempt, os.environ, self.began)
-        environment |= command.ray_settings(self.presence.token, is_alone=False)
-        own = address_towards(self.presence.first, self.job.site.network_interface)
-        self.ray = Ray(self.job, self.attempt, self.allocation.rank)
-        self.ray.start(environment, self.allocation, own, head, None)
-        say(f"Ray starts at {own}, towards {head}")
+        try:
+            environment = command.on_node(self.job, self.attempt, os.environ, self.began)
+            environment |= command.ray_settings(self.presence.token, is_alone=False)
+            own = address_towards(self.presence.first, self.job.site.network_interface)
+            self.ray = Ray(self.job, self.attempt, self.allocation.rank)
+            self.ray.start(environment, self.allocation, own, head, None)
+        except (BootFailed, OSError) as e:
+            self._fail(str(e), Cause.RAY_BOOT)
+        else:
+            say(f"Ray starts at {own}, towards {head}")
 
     def _tell(self) -> None:
         """Once each: that Ray is up here, that it is gone."""
@@ -85,24 +100,23 @@ class Follower:
             return
         if gone := self.ray.why_gone():
             if self._said != "failed":
-                self._said = "failed"
                 self.ray.keep_logs()
-                say(gone)
                 kills = processes.oom_kills() - self.oom_kills
                 cause = Cause.HOST_OOM if kills > 0 else Cause.PORT_CLASH if is_port_clash(self.ray.said()) else None
-                self.presence.say(failed=gone, cause=cause)
+                self._fail(gone, cause)
         elif not self._said and self.ray.address():
             self._said = "joined"
             gpus = self.ray.gpus()
             say(f"Ray is up after {time.time() - self.began:.1f} s")
             self.presence.say(joined=gpus if gpus is not None else self.job.gpus_per_node)
 
-    def _wait(self, done: Callable[[], bool], within: float) -> bool:
-        until = time.monotonic() + within
-        while not done():
-            if time.monotonic() > until or self._received(LOOK):
-                return False
-        return True
+    def _fail(self, why: str, cause: Cause | None) -> None:
+        """Say so, once; the first node then ends the attempt. To leave with a bad exit code instead would have srun
+        end the first node before it has written down why."""
+        if self._said != "failed":
+            self._said = "failed"
+            say(why)
+            self.presence.say(failed=why, cause=cause)
 
     def _received(self, within: float) -> bool:
         """Sleep; whether the scheduler wants the job to end."""

@@ -31,7 +31,7 @@ from hysweep.launch import command, ending, processes
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import BootFailed, Cluster, RayCluster
 from hysweep.launch.follower import Follower
-from hysweep.launch.queue import is_running, requeue
+from hysweep.launch.queue import is_preempted, is_running, requeue
 from hysweep.launch.remains import end_all, is_of, say
 from hysweep.launch.stacks import dump
 from hysweep.schema import BadInput
@@ -43,20 +43,24 @@ STOP = "stop"
 LOOK = 1.0  # seconds between looks at the files
 POLL = 0.1  # while something is expected to come up
 PULSE = 15.0  # the age of node.json is the age of the last sign that the node lives
-DRIVER_GRACE = 5.0
+DRIVER_GRACE = 4.0
+LAST_WORDS = 2.0  # what the driver, or another node, has to say of an end that is clear
 # What all of the above and Ray's own grace add up to, with room for a loaded machine: who waits longer may kill.
 STOPS_WITHIN = 30.0
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCHLD)
+_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+_SIGNALS = (*_TO_END, signal.SIGCHLD)
+# What an end may look like that a signal to every process of the job brought about.
+_CONSEQUENCES = (Cause.KILLED, Cause.UNKNOWN, Cause.RAY_BOOT, Cause.NODE_FAIL, Cause.NCCL)
 MakeCluster = Callable[[Job, AttemptDirectory, Allocation], Cluster]
 
 
 class Stopped(Exception):
-    """The attempt ends before its trainer does. `by_scheduler`: a signal said so."""
+    """The attempt ends before its trainer does. `nodes`: those to blame, where some are."""
 
-    def __init__(self, cause: Cause, reason: str, by_scheduler: bool = False) -> None:
+    def __init__(self, cause: Cause, reason: str, *nodes: str) -> None:
         self.cause = cause
-        self.by_scheduler = by_scheduler
+        self.nodes = nodes
         super().__init__(reason)
 
 
@@ -83,16 +87,21 @@ class Node:
         self.saved_before = checkpoint_step(attempt.trial.checkpoints)
         self._looked = self._pulsed = float("-inf")
         self._may_requeue = False
+        self.guard = os.getppid()
 
     def run(self) -> End:
         """Everything after the claim. Nothing of the attempt runs once this returns."""
         say(f"pid {os.getpid()} runs {self.attempt.path}")
         try:
             end = self._live()
+            if end.cause in _CONSEQUENCES and (received := signal.sigtimedwait(_TO_END, 0)):
+                # told together with all that it started, which ended first
+                stopped = self._told(signal.Signals(received.si_signo))
+                if self._may_requeue:
+                    raise stopped
         except Stopped as stopped:
             trouble = ending.last_trouble(ending.read_log(self.attempt.driver_log))
-            end = End(stopped.cause, self._phase(), self._exit_code(), str(stopped), trouble)
-            self._may_requeue = stopped.by_scheduler
+            end = End(stopped.cause, self._phase(), self._exit_code(), str(stopped), trouble, nodes=stopped.nodes)
         except BootFailed as failed:
             end = End(failed.cause, Phase.START, reason=str(failed), nodes=failed.nodes)
         except Exception as e:
@@ -150,7 +159,7 @@ class Node:
         driver = self.driver
         self.wait(lambda: driver.poll() is not None or bool(cluster and cluster.loss()))
         if driver.poll() is None:
-            self.wait(lambda: driver.poll() is not None, DRIVER_GRACE)  # what it says of it is worth having
+            self.wait(lambda: driver.poll() is not None, LAST_WORDS)  # what it says of it is worth having
         return self._exit_code()
 
     def wait(self, done: Callable[[], bool], within: float | None = None) -> bool:
@@ -169,14 +178,41 @@ class Node:
         return True
 
     def _told(self, received: signal.Signals) -> Stopped:
-        """What a signal means. The scheduler's USR2 comes so long before the limit as it was asked to, up to a
-        minute more; at any other time it takes the nodes away."""
-        if received is not signal.SIGUSR2:
-            return Stopped(Cause.KILLED, received.name, by_scheduler=bool(self.allocation.job))
+        """What a signal means.
+
+        The scheduler's USR2 comes so long before the time limit as it was asked to, up to a minute more, and when it
+        is about to take the nodes away; where a site sends none, SIGTERM stands for it. A SIGTERM without that is a
+        cancel, or srun's, which ends all when one node ended badly: another node has the cause then.
+        """
+        job = self.allocation.job
+        if not job:
+            return Stopped(Cause.KILLED, received.name)
+        if os.getppid() != self.guard:
+            return Stopped(Cause.KILLED, "its guard was killed")
         delay = self.job.site.signal_delay_s if self.job else 0
-        if self.deadline - time.monotonic() < delay + 90:
-            return Stopped(Cause.TIMEOUT, "the time limit of the job is near", by_scheduler=True)
-        return Stopped(Cause.PREEMPTED, "the scheduler takes the nodes back", by_scheduler=True)
+        if is_preempted(job):
+            stopped = Stopped(Cause.PREEMPTED, "the scheduler takes the nodes back")
+        elif received is signal.SIGUSR2 and self.deadline - time.monotonic() < delay + 90:
+            stopped = Stopped(Cause.TIMEOUT, "the time limit of the job is near")
+        elif received is signal.SIGUSR2:
+            stopped = Stopped(Cause.PREEMPTED, "the scheduler sent SIGUSR2")
+        else:
+            return self._why_ended(received)
+        self._may_requeue = True
+        return stopped
+
+    def _why_ended(self, received: signal.Signals) -> Stopped:
+        if self.cluster and is_running(self.allocation.job):
+            until = time.monotonic() + LAST_WORDS
+            while time.monotonic() < until:
+                self.cluster.poll()
+                if loss := self.cluster.loss():
+                    nodes = (loss.node,) if loss.node else ()
+                    return Stopped(loss.cause, ": ".join([*nodes, loss.reason]), *nodes)
+                if unmet := self.cluster.unmet():
+                    return Stopped(Cause.RAY_BOOT, f"{', '.join(unmet)} ended before it joined", *unmet)
+                time.sleep(POLL)
+        return Stopped(Cause.KILLED, received.name)
 
     def _requeue(self, end: End) -> None:
         """Back to the queue, unless the job was cancelled, or came no further. Where it does not work, whoever

@@ -131,6 +131,16 @@ def is_running(job: str) -> bool:
     return " JobState=RUNNING " in said
 
 
+def is_preempted(job: str) -> bool:
+    """Whether the scheduler is about to take the job's nodes for another one."""
+    try:
+        said = _ask(["scontrol", "--oneliner", "show", "job", job])
+    except NoAnswer:
+        return False
+    at = re.search(r" PreemptTime=(\S+)", said)
+    return at is not None and at[1] not in ("None", "Unknown", "N/A")
+
+
 def requeue(job: str) -> bool:
     """Put the job that this process runs in back to the queue. False where that cannot be done from here."""
     try:

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from hysweep.launch import command, processes
 from hysweep.launch.boot import remove_temporaries
+from hysweep.launch.roll import meeting_point
 from hysweep.track import AttemptDirectory
 
 
@@ -34,9 +36,9 @@ def end_all(
     local_dir: str | None = None,
     children: Sequence[subprocess.Popen[bytes]] = (),
 ) -> None:
-    """SIGKILL what is left of an attempt, below this process or by its mark, and remove Ray's directory.
+    """SIGKILL what is left of an attempt, below this process or by its mark, remove Ray's directory and the secret.
 
-    Marks and Ray's directory only where `is_ours`, that is, where the attempt is still the caller's: they are named
+    More than what is below only where `is_ours`, that is, where the attempt is still the caller's: they are named
     alike in its successor.
     """
     directory = command.identity(attempt)
@@ -49,6 +51,8 @@ def end_all(
         say("these would not die: " + ", ".join(str(p.pid) for p in stuck))
     if is_ours:
         remove_temporaries(directory, rank, local_dir)
+        with suppress(OSError):
+            meeting_point(attempt).unlink(missing_ok=True)
 
 
 def say(text: str) -> None:

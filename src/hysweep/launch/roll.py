@@ -1,8 +1,9 @@
 """How the nodes of a job find each other and know of each other's ends: one TCP connection from each to the first.
 
-The first node writes where it listens into the attempt's directory; the others connect, say who they are, and then
-both sides say something every second. Whoever falls silent, or hangs up without a word, is lost. The shared file
-system is needed once, to meet: what happens later does not wait for its caches.
+The first node writes where it listens into the attempt's directory; the others connect and say who they are. Whoever
+hangs up without a word is lost, and so is a node whose kernel falls silent. The kernels watch each other (TCP's
+keepalive): a supervisor may be busy, or wait for a file system, without being taken for dead. The shared file system
+is needed once, to meet: what happens later does not wait for its caches.
 
 Messages are JSON objects, one a line; an empty line is a sign of life. Nothing here blocks: `poll` is called by the
 loops that supervise.
@@ -10,8 +11,10 @@ loops that supervise.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import json
+import os
 import secrets
 import socket
 import time
@@ -25,6 +28,8 @@ from hysweep.launch.allocation import Allocation, address_towards
 from hysweep.track import AttemptDirectory, Cause, read_json, write_json
 
 BEAT = 1.0  # seconds between two signs of life
+# A process that says nothing for so long, on a node that answers, hangs. Shorter would end jobs for a slow file system.
+PATIENCE = 300.0
 _MOST = 1 << 20  # bytes of one message; who sends more is no node of ours
 
 
@@ -33,17 +38,19 @@ def meeting_point(attempt: AttemptDirectory) -> Path:
 
 
 class Line:
-    """One end of a connection: messages out, messages in, and when the other side was last heard."""
+    """One end of a connection: messages out, messages in, and whether the other side is still there."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, silence: float) -> None:
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        watch_by_kernel(connection, silence)
         self._socket = connection
         self._out = b""
         self._in = b""
         self._beaten = 0.0
-        self.heard = time.monotonic()
+        self._silence = silence
+        self.met = self.heard = time.monotonic()
         self.is_open = True
+        self.fell_silent = False
 
     def say(self, **message: Any) -> None:
         self._out += json.dumps(message).encode() + b"\n"
@@ -55,7 +62,11 @@ class Line:
             self._beaten = time.monotonic()
             self._out += b"\n"
         self._send()
-        return list(self._receive())
+        messages = list(self._receive())
+        if self.is_open and time.monotonic() - self.heard > PATIENCE:
+            self.fell_silent = True
+            self.close()
+        return messages
 
     def close(self) -> None:
         self.is_open = False
@@ -67,8 +78,9 @@ class Line:
                 self._out = self._out[self._socket.send(self._out) :]
             except BlockingIOError:
                 return
-            except OSError:
+            except OSError as e:
                 # what it said before it hung up is still to be read
+                self._note(e)
                 self._out = b""
                 return
 
@@ -78,7 +90,8 @@ class Line:
                 more = self._socket.recv(65536)
             except BlockingIOError:
                 break
-            except OSError:
+            except OSError as e:
+                self._note(e)
                 more = b""
             if not more or len(self._in) > _MOST:
                 self.close()
@@ -91,6 +104,22 @@ class Line:
                 message = json.loads(line)
                 if isinstance(message, dict):
                     yield message
+
+    def _note(self, e: OSError) -> None:
+        """The kernel says once only why a connection ended: the other side hung up, or is not there."""
+        if e.errno not in (errno.EPIPE, errno.ECONNRESET):
+            self.fell_silent = True
+
+
+def watch_by_kernel(connection: socket.socket, silence: float) -> None:
+    """Have the connection fail when the other machine has not answered for `silence` seconds."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, int(silence)))
+    # what was sent and is not acknowledged counts as well
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence * 1000))
 
 
 @dataclass(slots=True)
@@ -141,11 +170,11 @@ class RollCall:
     def poll(self) -> None:
         with suppress(BlockingIOError):
             while True:
-                self._strangers.append(Line(self._server.accept()[0]))
+                self._strangers.append(Line(self._server.accept()[0], self._silence))
         for line in list(self._strangers):
             for message in line.poll():
                 self._admit(line, message)
-            if not line.is_open or time.monotonic() - line.heard > self._silence:
+            if not line.is_open or time.monotonic() - line.met > self._silence:
                 line.close()
                 if line in self._strangers:
                     self._strangers.remove(line)
@@ -164,15 +193,19 @@ class RollCall:
 
     def loss(self) -> Loss | None:
         """The first node that failed, hung up or fell silent."""
-        now = time.monotonic()
         for m in self.members.values():
             if m.failed:
                 return Loss(m.name, m.failed, m.cause or Cause.RAY_BOOT)
             if m.line and not m.line.is_open:
+                if m.line.fell_silent:
+                    silent = f"nothing was heard of it for {time.monotonic() - m.line.heard:.0f} s"
+                    return Loss(m.name, silent, Cause.NODE_FAIL)
                 return Loss(m.name, "its supervising process is gone", Cause.KILLED)
-            if m.line and now - m.line.heard > self._silence:
-                return Loss(m.name, f"nothing was heard of it for {now - m.line.heard:.0f} s", Cause.NODE_FAIL)
         return None
+
+    def unmet(self) -> list[str]:
+        """The nodes of which nothing was ever heard."""
+        return [m.name for m in self.members.values() if m.line is None]
 
     def everyone_met(self) -> None:
         """The secret of the meeting point is not needed any more."""
@@ -225,6 +258,9 @@ class Presence:
 
     def meet(self) -> bool:
         """Try once to find the first node."""
+        # To open the directory has a network file system look again: it remembers what was not there.
+        with suppress(OSError):
+            os.close(os.open(self.attempt.path, os.O_RDONLY | os.O_DIRECTORY))
         place = read_json(meeting_point(self.attempt))
         if not isinstance(place, dict):
             return False
@@ -232,7 +268,7 @@ class Presence:
             connection = socket.create_connection((place["address"], place["port"]), timeout=2)
         except OSError:
             return False
-        self._line = Line(connection)
+        self._line = Line(connection, self.silence)
         self.token, self.first = place["token"], place["address"]
         self._line.say(rank=self.rank, token=self.token)
         return True
@@ -248,7 +284,7 @@ class Presence:
     @property
     def is_lost(self) -> bool:
         """Whether the first node is gone."""
-        return self._line is not None and (not self._line.is_open or time.monotonic() - self._line.heard > self.silence)
+        return self._line is not None and not self._line.is_open
 
     def leave(self, wait: Callable[[float], None] = time.sleep) -> None:
         if self._line:
