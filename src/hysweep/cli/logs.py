@@ -1,4 +1,4 @@
-"""`hysweep logs`: what an attempt said, and with --follow what it says, over requeues and retries to the trial's end."""
+"""`hysweep logs`: what an attempt said; with --follow what it says, over requeues and retries to the end."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ ON_FSDP = {"parallelism.engine": ("fsdp2",)}
 ON_VLLM = {"rollout.engine": ("vllm",)}
 ON_GPU = {"cluster.gpu": SET}
 ON_SLURM = {"cluster.launcher": ("slurm",)}
+ON_RAY = {"cluster.launcher": ("ray_job",)}
+ELSEWHERE = {"cluster.launcher": ("slurm", "ray_job")}
 IN_CONTAINER = ON_SLURM | {"cluster.container": ("pyxis", "apptainer")}
 WITH_KL_LOSS = {"algorithm.use_kl_loss": (True,)}
 WITH_KL_REWARD = {"algorithm.use_kl_in_reward": (True,)}
@@ -691,6 +693,12 @@ class Cluster:
         when=ON_GPU,
         learned=False,
     )
+    ray_address: str | None = knob(
+        None,
+        "dashboard of a standing Ray cluster, as http://head:8265; null: RAY_API_SERVER_ADDRESS, or RAY_ADDRESS",
+        when=ON_RAY,
+        learned=False,
+    )
     # --- what SLURM is asked for, by sbatch's own names
     partition: str | None = knob(None, "partition, or several with commas", when=ON_SLURM, learned=False)
     account: str | None = knob(None, "account that pays", when=ON_SLURM, learned=False)
@@ -733,7 +741,12 @@ class Cluster:
     setup: list[str] = knob(
         factory=list, doc="lines of bash to run first, on the first node", when=ON_SLURM, learned=False
     )
-    python: str | None = knob(None, "the Python of the nodes; null: the one that submits", when=ON_SLURM, learned=False)
+    python: str | None = knob(
+        None,
+        "the Python of the nodes; null: the one that submits, on a Ray cluster python3",
+        when=ELSEWHERE,
+        learned=False,
+    )
     container: str | None = knob(
         None,
         "what runs the image; null: no container",
@@ -754,7 +767,7 @@ class Cluster:
     code: list[str] = knob(
         factory=list,
         doc="directories of code that trials import: each trial runs a copy as it was at submit",
-        when=ON_SLURM,
+        when=ELSEWHERE,
         learned=False,
     )
     env: dict[str, str] = knob(factory=dict, doc="environment of the trainer", learned=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hysweep.check import lacks_for
 from hysweep.compose import Composer, Composition
-from hysweep.launch import launcher
+from hysweep.launch import launcher, unready
 from hysweep.schema import BadInput, Problem
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.preview import Preview, preview
@@ -57,7 +57,7 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     if not any(p.is_feasible for p in looked):
         raise NothingFeasible(looked)
     launcher(composition.trial.cluster.launcher)  # says so if there is none
-    if lacking := lacks_for(composition.trial):
+    if lacking := [*lacks_for(composition.trial), *unready(composition.trial.cluster)]:
         raise BadInput(*lacking)
     try:
         directory.create(definition.to_yaml(), composer.snapshot())
