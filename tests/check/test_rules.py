@@ -9,6 +9,7 @@ import pytest
 
 from hysweep.check import RULES, check_trial, errors
 from hysweep.check.numbers import divisors
+from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.check.topology import BRIDGED
 from hysweep.compose.composer import SHIPPED
 from hysweep.schema import BadInput, leaves
@@ -204,10 +205,72 @@ BROKEN = [
     ((), ["parallelism.context=2"], "parallelism.context", "1"),
     ((), ["parallelism.tensor=2"], "parallelism.tensor", "leave it at 1"),
     ((), ["algorithm.kl_loss_coef=0.01"], "algorithm.kl_loss_coef", "leave it"),
+    # what SLURM is asked for
+    ((HY3,), ["cluster=h100_bare"], "cluster.partition", "give cluster.partition=NAME"),
+    ((HY3,), ["cluster=h100_pyxis"], "cluster.account", "or null"),
+    ((HY3,), ["cluster.comment=\"a\nb\""], "cluster.comment", "one line"),
+    ((HY3,), ["cluster.container=pyxis", "cluster.image=null"], "cluster.container", "verlai/verl:vllm023.dev1"),
+    ((HY3,), ["cluster.image=mine.sqsh"], "cluster.image", "cluster.container=pyxis"),
+    ((HY3,), ["cluster.gres='gpu:nvidia_h100_80gb_hbm3:4'"], "cluster.gres", "both the same"),
+    ((HY3,), ["cluster.gres='tmpfs:100'"], "cluster.gres", "both the same"),
+    ((HY3,), ["cluster.gres='gpu:h100:eight'"], "cluster.gres", "gpu:8"),
+    ((HY3,), ["cluster.gres='8 gpus'"], "cluster.gres", "sinfo"),
+    ((HY3,), ["cluster.nodelist='node[001-017]'"], "cluster.nodelist", "16 at most"),
+    ((HY3,), ["cluster.nodelist='[node1'"], "cluster.nodelist", "node[001-003]"),  # case 17
+    ((HY3,), ["cluster.exclude=''"], "cluster.exclude", "node[001-003]"),
+    ((HY3,), ["cluster.nodelist='node[1-3]'", "cluster.exclude='node[3-9]'"], "cluster.exclude", "leave it out"),
+    *(((HY3,), [f"+cluster.additional_parameters.{name}={value}"], f"cluster.additional_parameters.{name}", cure)
+      for name, value, cure in (("partition", "x", "cluster.partition"), ("gpus-per-node", 8, "gpus_per_node"),
+                                ("mail_user", "a@b", "cluster.mail_user"), ("N", 2, "cluster.nodes"),
+                                ("mem", 0, "cluster.memory_gib"), ("time", 60, "cluster.timeout_min"),
+                                ("requeue", "true", "cluster.use_requeue"), ("array", "0-3", "leave it out"),
+                                ("job_name", "x", "leave it out"), ("export", "NONE", "leave it out"),
+                                ("licenses", "[a,b]", "one text"), ("Licenses", "a", "long name"),
+                                ("tmp", '"a\nb"', "one text"))),
+    ((HY3,), ["cluster.memory_gib=0", "+cluster.additional_parameters.mem-per-gpu=100G"],
+     "cluster.additional_parameters.mem-per-gpu", "one of them"),
+    *(((HY3,), [f"cluster.srun_args=[--label,'{arg}']"], "cluster.srun_args.1", cure)
+      for arg, cure in (("--nodes=2", "cluster.nodes"), ("-n4", "leave it out"), ("--export=NONE", "cluster.env"),
+                        ("-K0", "leave it out"), ("-w node1", "cluster.nodelist"))),
+    ((HY3,), ["cluster.container=pyxis", "cluster.srun_args=['--container-image=x']"], "cluster.srun_args.0",
+     "cluster.image"),
+    ((HY3,), ["cluster.setup=['#SBATCH --qos=x']"], "cluster.setup.0", "the field"),
+    ((HY3,), ["cluster.setup=['ulimit -n 9','exec bash']"], "cluster.setup.1", "leave it out"),
+    ((HY3,), ["cluster.setup=['ray start --head']"], "cluster.setup.0", "leave it out"),
+    ((HY3,), ["cluster.setup=['export RAY_ADDRESS=auto']"], "cluster.setup.0", "leave it out"),
+    ((HY3,), ["cluster.setup=['true; export NCCL_DEBUG=WARN']", "debug=nccl"], "cluster.setup.0", "one of them"),
+    ((HY3,), ["cluster.timeout_min=2"], "cluster.signal_delay_s", "12"),  # case 26
+    ((HY3,), ["cluster.timeout_min=2000", "cluster.signal_delay_s=70000"], "cluster.signal_delay_s", "65535"),
+    ((HY3,), ["cluster.code=[/no/such/code]"], "cluster.code", "as it lies here"),
     ((), ["trainer.use_dynamic_batch=false", "trainer.micro_batch_size_per_gpu=7",
           "trainer.max_token_len_per_gpu=16384", "trainer.log_prob_max_token_len_per_gpu=16384"],
      "trainer.micro_batch_size_per_gpu", "8"),
 ]  # fmt: skip
+
+
+SOUND = [
+    ["cluster.gres='gpu:nvidia_h100_80gb_hbm3:8'"],
+    ["cluster.gres='gpu:h100:6,gpu:a100:2,tmpfs:100G'"],
+    ["cluster.gres='gres/gpu:8'"],
+    ["cluster.gres=gpu", "cluster.gpus_per_node=1", "cluster.nodes=128", "rollout.tensor=1"],
+    ["cluster.nodelist='gpu-[1,3-4],cpu7'", "cluster.exclude='rack[1-2]node[01-02]'"],
+    ["cluster.exclude=./bad_nodes.txt"],
+    ["cluster.timeout_min=2880", "cluster.signal_delay_s=600"],
+    ["+cluster.additional_parameters.licenses='a:1,b:2'", "+cluster.additional_parameters.contiguous=true"],
+    ["+cluster.additional_parameters.partition=null", "+cluster.additional_parameters.hold=false"],
+    ["cluster.srun_args=[--label,'--mpi=none','--container-image=x','--cpu-bind=none']"],
+    ["cluster.setup=['source /e/bin/activate','export NCCL_IB_HCA=mlx5','export HF_TOKEN=$(cat ~/.hf)']"],
+    ["cluster.container=apptainer"],
+    ["cluster.container=pyxis", "cluster.image=/images/verl.sqsh", "cluster.container_mounts=['/data:/mnt']"],
+    ["+cluster.env.TOKENIZERS_PARALLELISM=true", "+cluster.env.MAX_NEW_TOKENS=5"],
+    ["debug=nccl"],
+]
+
+
+@pytest.mark.parametrize("change", SOUND, ids=lambda c: " ".join(c)[:80])
+def test_what_a_site_may_say_is_no_problem(trial_of, change) -> None:
+    of_site = [p for p in check_trial(trial_of(HY3, *change)) if p.key.startswith("cluster.")]
+    assert [p for p in of_site if p.key != "cluster.gpu_memory_gib"] == []
 
 
 @pytest.mark.parametrize(
@@ -304,6 +367,10 @@ UNUSUAL = [
     ((HY3,), ["algorithm.use_kl_loss=true", "algorithm.kl_loss_coef=0"], "algorithm.kl_loss_coef", "use_kl_loss=false"),
     ((HY3,), ["algorithm=ppo"], "algorithm.critic_path", "smaller critic"),
     ((HY3,), ["algorithm=opo", "trainer.mini_batch_size=64"], "trainer.mini_batch_size", "128"),
+    ((HY3,), ["cluster.timeout_min=15"], "cluster.timeout_min", "more nodes"),
+    ((HY3,), ["cluster.memory_gib=100"], "cluster.memory_gib", "give 0"),
+    ((HY3,), ["+cluster.env.WANDB_API_KEY=abc"], "cluster.env.WANDB_API_KEY", "export it in the shell"),
+    ((HY3,), ["cluster.setup=['export HF_TOKEN=abc']"], "cluster.setup.0", "export it in the shell"),
     ((HY3,), ["trainer.validate_every=-1", "trainer.validate_before=false"], "trainer.validate_every", "steps"),
 ]  # fmt: skip
 
@@ -325,3 +392,36 @@ def test_every_rule_finds_something(trial_of) -> None:
         with contextlib.suppress(BadInput):  # of a trainer.verl that is not there: no rule is asked then
             silent -= {rule for rule in RULES if rule in silent and [*rule(trial)]}
     assert {rule.__name__ for rule in silent} <= {"versions_fit", "reward_function_is_there"}, "tested apart"
+
+
+def test_of_the_shell_what_sbatch_ignores_and_what_wins_is_said() -> None:
+    """Case 20."""
+    shell = {"SBATCH_MEM": "4G", "SBATCH_TIME": "60", "SBATCH_ACCOUNT": "a", "SBATCH_TIMELIMIT": "5",
+             "SBATCH_ARRAY_INX": "0-3", "SBATCH_HINT": "compute_bound", "SLURM_MEM": "x"}  # fmt: skip
+    found = {p.key: p for p in heard_of(shell)}
+    assert sorted(found) == ["SBATCH_ACCOUNT", "SBATCH_ARRAY_INX", "SBATCH_MEM", "SBATCH_TIME", "SBATCH_TIMELIMIT"]
+    assert "ignored" in found["SBATCH_MEM"].why and "SBATCH_MEM_PER_NODE" in found["SBATCH_MEM"].cure
+    assert "SBATCH_TIMELIMIT" in found["SBATCH_TIME"].cure
+    assert "cluster.account" in found["SBATCH_ACCOUNT"].why
+    assert "cluster.timeout_min" in found["SBATCH_TIMELIMIT"].why
+    assert errors(found.values()) == []
+
+
+def test_the_disk_that_checkpoints_take(trial_of) -> None:
+    """About 4 TB a save for Hy3."""
+    hy3 = trial_of(HY3, "trainer.total_steps=100", "trainer.save_every=20")
+    size = checkpoint_gib(hy3)
+    assert size is not None and 3500 < size < 4500
+    for overrides, most in (((), 5), (("trainer.checkpoints_kept=3",), 3), (("trainer.checkpoints_kept=1",), 2),
+                            (("trainer.checkpoints_kept=9",), 5), (("trainer.save_every=-1",), 0),
+                            (("trainer.total_steps=null",), None),
+                            (("trainer.total_steps=null", "trainer.checkpoints_kept=2"), 2)):  # fmt: skip
+        trial = trial_of(HY3, "trainer.total_steps=100", "trainer.save_every=20", *overrides)
+        assert checkpoints_at_once(trial) == most, overrides
+    kept = trial_of(HY3, "trainer.total_steps=100", "trainer.checkpoints_kept=1")
+    assert disk_problems(kept, parallel=2, trials=2, free_gib=4 * size + 1) == []
+    (problem,) = disk_problems(kept, parallel=2, trials=3, free_gib=4 * size + 1)
+    assert "in the end" in problem.why
+    (problem,) = disk_problems(kept, parallel=2, trials=2, free_gib=4 * size - 1)
+    assert "while it runs" in problem.why
+    assert checkpoint_gib(trial_of()) is None and disk_problems(trial_of(), 1, 1, 0.0) == []

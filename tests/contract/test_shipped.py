@@ -45,8 +45,13 @@ FRUGAL = ["memory=cpu_optimizer", "rollout.gpu_memory_utilization=0.7"]
 NEEDS = {
     "algorithm=gdpo": ["algorithm.gdpo_reward_keys=[accuracy,format]"],
     "algorithm=ppo": [*ON_8, "rollout.tensor=2"],
+    "cluster=h20_16x8": ["experiment=hy3_dapo_math"],
     "cluster=slurm": ["experiment=hy3_dapo_math"],
     "cluster=slurm_h100": [*ON_8, "rollout.tensor=2"],
+    **{
+        f"cluster=h100_{kind}": [*ON_8, "rollout.tensor=2", "cluster.partition=gpu", "cluster.account=team"]
+        for kind in ("bare", "pyxis", "apptainer")
+    },
     "cluster=gpu_8": [*ON_8, "rollout.tensor=2"],
     "cluster=gpu_1": [
         *ON_8,
@@ -105,7 +110,7 @@ def test_every_sweep_has_only_trials_that_can_run(composer: Composer, sweep: str
 def test_a_config_file_says_what_it_is(option: str) -> None:
     group, _, name = option.partition("=")
     text = (SHIPPED / group / f"{name}.yaml").read_text()
-    if group == "experiment":
+    if group in ("experiment", "debug"):
         assert text.startswith("# @package _global_\n# "), "a line on what it is"
     else:
         assert f"name: {name}\n" in text, "its label is its file's name"

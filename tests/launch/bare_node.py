@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Mapping
 
-from hysweep.compile.job import Job
 from hysweep.launch import node
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import Wait
 from hysweep.launch.roll import Loss
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hysweep.compile.job import Job
 from hysweep.launch import processes
 from hysweep.launch.local import LocalLauncher
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
 from tests.launch.attempts import BARE, HERE, everything
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.compile.job import Job
 from hysweep.launch import boot, command, processes
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import BootFailed, RayCluster
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 from tests.launch.attempts import HERE, wait_for
 

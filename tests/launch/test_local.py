@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.compile.job import Job
 from hysweep.launch import JobStatus, launcher, processes
 from hysweep.launch.local import LocalLauncher
 from hysweep.launch.node import STOP
 from hysweep.schema import BadInput
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, Phase
 from tests.launch.attempts import BARE, end_of, everything, over, runs, wait_for
 

@@ -63,7 +63,7 @@ def test_an_allocation_must_have_the_nodes_that_slurm_counts() -> None:
 
 def test_cpus_are_those_of_the_allocation() -> None:
     """Case 23: never all of a node that is shared."""
-    from hysweep.compile.job import Job
+    from hysweep.schema.job import Job
 
     argv = command.ray_command(Job("m", ()), Allocation(0, ("n1",), cpus=32), "/t", "10.0.0.1", None, 1, 2)
     assert "--num-cpus=32" in argv

@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from hysweep.compile.job import Job
 from hysweep.launch import Busy, JobStatus, Refused, launcher, ray_job, unready
 from hysweep.launch.ray_job import Dashboard, JobId, RayJobLauncher
 from hysweep.schema import BadInput, Cluster
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, Claim, End
 from tests.launch.attempts import HERE, end_of, over, wait_for
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import hysweep
-from hysweep.compile.job import Job
 from hysweep.launch import snapshot as room
 from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput
 from hysweep.schema.groups import Cluster
+from hysweep.schema.job import Job
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import yaml
 
 import hysweep
 from hysweep.check.numbers import either, has_shape
-from hysweep.check.versions import installed, unfit
 from hysweep.compile import (
     PLACED,
     flatten,
@@ -26,6 +25,7 @@ from hysweep.compile import (
     trainer_values,
 )
 from hysweep.schema import Problem, Severity, Stage, Trial, leaves, suggest
+from hysweep.schema.versions import installed, unfit
 
 SHIPPED = Path(hysweep.__file__).parent / "conf"
 RESERVED = {"RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
@@ -90,7 +90,7 @@ def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
         )
         group, _, name = leaf.path.partition(".")
         option = getattr(getattr(t, group), "name", "")
-        is_shipped = _of_option(group, option).get(name, leaf.default) == leaf.value
+        is_shipped = is_as_shipped(t, group, name, leaf.default)
         where, cure = f"has no effect: it needs {needs}", f"leave it at {_written(leaf.default)}"
         if is_shipped:
             where, cure = f"of {group}={option} {where}", f"choose another {group}=, or leave it"
@@ -98,6 +98,13 @@ def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
             continue  # the option switches off what is not there
         severity = Severity.WARNING if is_shipped else Severity.ERROR
         yield Problem(leaf.path, leaf.value, where, cure, Stage.NEVER, severity)
+
+
+def is_as_shipped(t: Trial, group: str, name: str, default: Any = None) -> bool:
+    """Whether a field has the value that its group's shipped option gives it."""
+    chosen = getattr(t, group)
+    found: bool = _of_option(group, getattr(chosen, "name", "")).get(name, default) == getattr(chosen, name)
+    return found
 
 
 def _written(value: object) -> object:

@@ -1,7 +1,6 @@
 """`Trial` -> `Job`: the trainer's overrides, its environment and resources. Pure: the same in, the same out."""
 
 from hysweep.compile.history import Moved, moved
-from hysweep.compile.job import Job
 from hysweep.compile.keys import TrainerKeys, trainer_keys
 from hysweep.compile.pins import requirements
 from hysweep.compile.verl import (
@@ -19,6 +18,7 @@ from hysweep.compile.verl import (
     trainer_values,
     uses_v1,
 )
+from hysweep.schema.job import Job
 
 __all__ = [
     "ONLY_V0",

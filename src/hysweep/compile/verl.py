@@ -10,12 +10,12 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from hysweep.compile.job import Job
 from hysweep.compile.keys import TrainerKeys, trainer_keys
 from hysweep.compile.pins import requirements
 from hysweep.embedded import assets
 from hysweep.schema import BadInput, Leaf, Problem, Trial, leaves, suggest
 from hysweep.schema.groups import FSDP, MEGATRON
+from hysweep.schema.job import Job
 from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, Knob
 from hysweep.schema.override import emit
 

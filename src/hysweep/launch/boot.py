@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from hysweep.compile.job import Job
 from hysweep.launch import processes
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.command import identity, ray_command, ray_settings
 from hysweep.launch.roll import Loss, RollCall
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 
 BOOTS = 3

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from hysweep.compile.job import Job
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.processes import MARK
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
 
 # What a shell, an allocation or another cluster left behind and what would steer this job: which Ray to join,
@@ -101,6 +101,7 @@ def ray_command(
     if head is None:
         # Ray's client server has no way to be left out, only one to be elsewhere than on its fixed port.
         role = ["--head", f"--port={port}", f"--ray-client-server-port={client_port}", "--include-dashboard=false"]
+        role.append("--no-monitor")  # the autoscaler, which has no nodes to add, takes a Python's start
     else:
         role = [f"--address={head}"]
     return [

@@ -6,13 +6,13 @@ import os
 import signal
 import time
 
-from hysweep.compile.job import Job
 from hysweep.launch import command, processes
 from hysweep.launch.allocation import Allocation, address_towards
 from hysweep.launch.boot import BootFailed, Ray, is_port_clash
 from hysweep.launch.remains import end_all, say
 from hysweep.launch.roll import Presence
 from hysweep.launch.stacks import dump
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 
 LOOK = 0.2  # seconds between looks

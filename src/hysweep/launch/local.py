@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hysweep.compile.job import Job
 from hysweep.launch import command, processes
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import remove_temporaries
 from hysweep.launch.node import PULSE, STOP, STOPS_WITHIN
 from hysweep.launch.protocol import JobState, JobStatus
 from hysweep.schema import BadInput, Problem
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, Claim
 
 _PREFIX = "local:"

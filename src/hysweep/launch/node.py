@@ -25,8 +25,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hysweep.check.versions import installed, unfit
-from hysweep.compile.job import Job
 from hysweep.launch import command, ending, processes
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import BootFailed, Cluster, RayCluster
@@ -35,6 +33,8 @@ from hysweep.launch.queue import is_preempted, is_running, requeue
 from hysweep.launch.remains import end_all, is_of, say
 from hysweep.launch.stacks import dump
 from hysweep.schema import BadInput
+from hysweep.schema.job import Job
+from hysweep.schema.versions import installed, unfit
 from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase, checkpoint_step, set_aside, superfluous
 
 # An attempt is asked to stop by this file in its directory. A signal only makes it look at once.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from hysweep.compile.job import Job
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 
 

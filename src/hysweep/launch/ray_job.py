@@ -23,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hysweep.compile.job import Job
 from hysweep.launch import command, ending
 from hysweep.launch.node import PULSE, STOP, STOPS_WITHIN
 from hysweep.launch.processes import MARK
@@ -31,6 +30,7 @@ from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
 from hysweep.launch.ray_node import NOT_SEEN
 from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput, Cluster, Problem
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, read_json, write_json
 from hysweep.track.files import claim
 

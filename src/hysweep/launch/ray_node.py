@@ -14,11 +14,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hysweep.compile.job import Job
 from hysweep.launch import node
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import BootFailed, Wait
 from hysweep.launch.roll import Loss
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 
 NOT_SEEN = 3  # exit code: there is no such directory here

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from submitit.slurm.slurm import _as_sbatch_flag, _make_sbatch_string
+from submitit.slurm.slurm import _make_sbatch_string
 
-from hysweep.compile.job import Job
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
 
 # One line each of what cluster.* becomes: our field, Submitit's parameter.
@@ -30,18 +30,22 @@ EXTRA = {"reservation": "reservation", "nice": "nice"}
 
 
 def script(job: Job, attempt: AttemptDirectory, name: str) -> str:
-    """The text that sbatch is given, for the job's `name`."""
+    """The text that sbatch is given, for the job's `name`.
+
+    Submitit's function is a private one. With what it is given here, 1.5.3 (the oldest that we take) and 1.5.4 write
+    the same text; the golden files in tests/launch would tell of a later one that does not.
+    """
     site = job.site
     extra: dict[str, Any] = {EXTRA[f]: v for f in EXTRA if (v := getattr(site, f)) is not None}
     if site.memory_gib is not None:
         extra["mem"] = _memory(site.memory_gib)
     extra["requeue" if site.use_requeue else "no-requeue"] = True
     # what the tasks themselves say goes into the attempt's node.log; here is what comes before them
-    extra["output"] = str(attempt.path.absolute() / "slurm-%j.log")
+    extra["output"] = str(attempt.path.absolute()).replace("%", "%%") + "/slurm-%j.log"
     parameters: dict[str, Any] = {COPIED[f]: v for f in COPIED if (v := getattr(site, f)) is not None}
     if site.gpu is not None:
         parameters |= {"gres": site.gres} if site.gres else {"gpus_per_node": job.gpus_per_node}
-    text = _make_sbatch_string(
+    text: str = _make_sbatch_string(
         command=_command(job, attempt),
         folder=attempt.path.absolute(),
         job_name=name,
@@ -51,31 +55,32 @@ def script(job: Job, attempt: AttemptDirectory, name: str) -> str:
         cpus_per_task=job.ray_cpus,
         exclusive=True if site.use_exclusive else None,
         signal_delay_s=site.signal_delay_s,
-        setup=_setup(job),
+        setup=_setup(job) or None,
         stderr_to_stdout=True,
-        wckey="",
+        wckey=None,  # an empty one is one all the same, and sites that use none refuse it
         additional_parameters=extra | _spelled(site.additional_parameters),
         use_srun=False,
         **parameters,
     )
-    # an empty accounting key is one all the same, and sites that use none refuse it
-    dropped = {
-        _as_sbatch_flag("wckey", ""),
-        *(_as_sbatch_flag(k, v) for k, v in site.additional_parameters.items() if not v),
-    }
-    return "\n".join(line for line in text.splitlines() if line not in dropped) + "\n"
+    return text.rstrip("\n") + "\n"
 
 
 def _spelled(options: dict[str, Any]) -> dict[str, Any]:
-    return {name.replace("_", "-"): value for name, value in options.items()}
+    """sbatch's own spelling. True has no value; false and null are as if they were not there."""
+    return {name.replace("_", "-"): v for name, v in options.items() if v is not None and v is not False}
 
 
 def _memory(gib: float) -> str:
-    return str(int(gib)) if gib == 0 else f"{int(gib * 1024)}M"
+    """0 asks for all that a node has."""
+    return "0" if gib == 0 else f"{max(1, round(gib * 1024))}M"
 
 
 def _setup(job: Job) -> list[str]:
-    return [*(f"module load {shlex.quote(m)}" for m in job.site.modules), *job.site.setup]
+    lines = [*(f"module load {shlex.quote(m)}" for m in job.site.modules), *job.site.setup]
+    if path := job.env.get("PYTHONPATH"):
+        # what runs on a node is the code of the study too, also in an image that has another or none
+        lines.append(f"export PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}")
+    return lines
 
 
 def _command(job: Job, attempt: AttemptDirectory) -> str:
@@ -101,4 +106,10 @@ def _container(job: Job, attempt: AttemptDirectory) -> tuple[list[str], list[str
         pairs = [m if ":" in m else f"{m}:{m}" for m in mounts]
         return [], [f"--container-image={site.image}", f"--container-mounts={','.join(pairs)}"]
     gpus = [] if site.gpu is None else ["--nv" if site.visible_devices == "CUDA_VISIBLE_DEVICES" else "--rocm"]
-    return ["apptainer", "exec", *gpus, *(f"--bind={m}" for m in mounts), site.image], []
+    return ["apptainer", "exec", *gpus, *(f"--bind={m}" for m in mounts), _for_apptainer(site.image)], []
+
+
+def _for_apptainer(image: str) -> str:
+    """A bare name is one of a registry, as it is to pyxis; files and other sources say what they are."""
+    is_said = "://" in image or image.endswith((".sif", ".img")) or image.startswith(("/", "./", "../", "~"))
+    return image if is_said else f"docker://{image}"

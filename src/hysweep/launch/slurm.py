@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from hysweep.compile.job import Job
 from hysweep.launch import command, queue
 from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
 from hysweep.launch.sbatch import script
 from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, write_json, write_text
 
 # Looks at the queue are this far apart at least, and up to the second while nothing changes: a study of days need not

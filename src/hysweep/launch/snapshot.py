@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import hysweep
-from hysweep.compile.job import Job
 from hysweep.schema import BadInput, Problem
+from hysweep.schema.job import Job
 
 _MOST = 256 * 2**20  # bytes; what is larger is no code
 _SKIPPED = {".git", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", "node_modules"}

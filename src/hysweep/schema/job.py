@@ -23,7 +23,7 @@ class Job:
     hung_after_min          without a sign of life for so long, it is ended
     checkpoints_kept        complete checkpoints that stay; None: all
     saves_before_end        the trainer saves by itself when it knows when the allocation ends
-    site                    the cluster group as it was given: what the scheduler is asked for, how nodes find each other
+    site                    the cluster group as it was given: what the scheduler is asked for, how nodes meet
     """
 
     module: str
