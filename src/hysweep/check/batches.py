@@ -134,12 +134,13 @@ def padding_is_small(t: Trial) -> Iterator[Problem]:
 
 def checkpoints_are_made(t: Trial) -> Iterator[Problem]:
     """Advice: a job that is cut off goes on from its last checkpoint, if it has one."""
-    every, steps = t.trainer.save_every, t.trainer.total_steps
+    every, steps, limit = t.trainer.save_every, t.trainer.total_steps, t.cluster.timeout_min
     if t.cluster.launcher != "local" and (every <= 0 or (steps is not None and every > steps)):
+        by = f", by its limit of {limit} min or before," if t.cluster.launcher == "slurm" else ""
         yield Problem(
             "trainer.save_every",
             every,
-            "no checkpoint is made before the end: a job that is cut off begins anew",
+            f"no checkpoint is made before the end: a job that is cut off{by} begins anew",
             "20 is usual",
             Stage.NEVER,
             Severity.WARNING,

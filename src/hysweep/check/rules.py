@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from hysweep.check import algorithms, batches, files, keys, memory, rollout, topology
+from hysweep.check import algorithms, batches, files, keys, memory, rollout, site, topology
 from hysweep.compile import keys_of
 from hysweep.schema import BadInput, Problem, Severity, Trial
 
@@ -66,6 +66,16 @@ RULES: tuple[Rule, ...] = (
     keys.versions_fit,
     keys.nothing_is_ignored,
     files.something_validates,
+    site.is_filled_in,
+    site.container_has_image,
+    site.gres_counts_gpus,
+    site.nodes_are_there,
+    site.options_are_said_once,
+    site.setup_is_heard,
+    site.job_has_time,
+    site.code_is_there,
+    site.host_memory_is_asked_for,
+    site.secrets_are_not_written,
 )
 
 

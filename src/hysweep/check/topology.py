@@ -67,7 +67,7 @@ def launcher_has_nodes(t: Trial) -> Iterator[Problem]:
             "cluster.nodes",
             t.cluster.nodes,
             "the local launcher has one node",
-            "give 1, or try cluster=slurm",
+            "give 1, or try cluster=slurm_h100",
         )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +15,7 @@ from typing import Any
 import click
 
 from hysweep.check import errors, examine
+from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer
 from hysweep.compose.composer import all_leaves, trial_yaml
@@ -126,12 +129,16 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
         if trial.trainer.use_dynamic_batch
         else None,
         "longest_sequence": trial.trainer.max_prompt_length + trial.trainer.max_response_length,
+        **_disk(trial, definition),
         "points_looked_at": len(looked),
         "infeasible": len(looked) - len(feasible),
     }
+    beside = disk_problems(trial, definition.study.max_parallel, definition.n_trials, facts["disk_gib_free"])
+    beside += heard_of(os.environ) if trial.cluster.launcher == "slurm" else []
     if as_json:
         problems = [_preview_json(p) for p in looked if p.problems]
-        click.echo(json.dumps(facts | {"problems": problems, "first_job": job.as_dict()}, indent=1, default=str))
+        told = {"problems": problems, "warnings": [p.as_dict() for p in beside], "first_job": job.as_dict()}
+        click.echo(json.dumps(facts | told, indent=1, default=str))
         return 0 if feasible else 1
     for name, value in facts.items():
         click.echo(
@@ -142,9 +149,23 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     for key, text in {k: _text(d) for k, d in definition.space.items()}.items():
         click.echo(f"{'varies':>20}  {key} = {text}")
     print_problems(looked)
+    for problem in beside:
+        click.echo(f"warning: {problem}")
     click.echo("the first job:")
     click.echo(_launch_plan(job))
     return 0 if feasible else 1
+
+
+def _disk(trial: Trial, definition: Definition) -> dict[str, float | int | None]:
+    """What checkpoints take, by the estimate, and what is free where the study is to lie."""
+    size, most = checkpoint_gib(trial), checkpoints_at_once(trial)
+    path = definition.directory.path.absolute()
+    there = next(p for p in (path, *path.parents) if p.exists())
+    return {
+        "checkpoint_gib": None if size is None else round(size, 1),
+        "checkpoints_at_once": None if most is None else most * min(definition.study.max_parallel, definition.n_trials),
+        "disk_gib_free": round(shutil.disk_usage(there).free / 2**30, 1),
+    }
 
 
 def doctor(as_json: bool) -> int:

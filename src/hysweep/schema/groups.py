@@ -754,7 +754,9 @@ class Cluster:
         when=ON_SLURM,
         learned=False,
     )
-    image: str | None = knob(None, "image, in the words of what runs it", when=IN_CONTAINER, learned=False)
+    image: str | None = knob(
+        None, "image, in the words of what runs it; unused without a container", when=ON_SLURM, learned=False
+    )
     container_mounts: list[str] = knob(
         factory=list,
         doc="directories of the node to see inside, as /data or /data:/mnt",

@@ -1,0 +1,358 @@
+"""What SLURM is asked for: whether it can be given, and whether two settings say the same thing twice.
+
+SLURM's own words are of sbatch(1) and srun(1), 22.05 to 25.05.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from hysweep.check.keys import RESERVED, is_as_shipped
+from hysweep.check.numbers import has_shape
+from hysweep.estimate.formulas import GIB
+from hysweep.estimate.layout import job_of, layout_of
+from hysweep.estimate.memory import checkpoint_of, host_of
+from hysweep.schema import BadInput, Problem, Severity, Stage, Trial
+from hysweep.schema.groups import Cluster
+from hysweep.schema.hostlist import hosts
+
+GUIDES_IMAGE = "verlai/verl:vllm023.dev1"  # that Hy3 was run in
+LONGEST_SIGNAL = 65_535  # seconds: sbatch --signal
+WRITES_GIB_S = 1.0  # of a node, to a shared file system: what a good one gives
+
+# sbatch's options that a field says, and those that the launcher itself gives.
+FIELD_OF = {
+    "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint",
+    "reservation": "reservation", "nodelist": "nodelist", "exclude": "exclude", "exclusive": "use_exclusive",
+    "gres": "gres", "gpus-per-node": "gpus_per_node", "gpus": "gpus_per_node", "gpus-per-task": "gpus_per_node",
+    "mem": "memory_gib", "time": "timeout_min", "nodes": "nodes", "cpus-per-task": "cpus_per_node",
+    "signal": "signal_delay_s", "requeue": "use_requeue", "no-requeue": "use_requeue", "dependency": "dependency",
+    "comment": "comment", "mail-type": "mail_type", "mail-user": "mail_user", "nice": "nice",
+}  # fmt: skip
+LAUNCHERS = {
+    "job-name": "the job is found by its name",
+    "output": "the log lies in the attempt's directory",
+    "error": "the log lies in the attempt's directory",
+    "open-mode": "a job that runs again adds to its log",
+    "ntasks": "one task runs on each node",
+    "ntasks-per-node": "one task runs on each node",
+    "ntasks-per-gpu": "one task runs on each node",
+    "array": "a job is one attempt of one trial",
+    "wrap": "the script is written by the launcher",
+    "export": "the environment of who submits goes along, and cluster.env is added",
+    "parsable": "the launcher reads the job's id",
+    "wait": "the launcher follows the job",
+    "test-only": "nothing would be submitted: `hysweep plan` shows the job",
+    "quiet": "the launcher reads the job's id",
+    "help": "nothing would be submitted",
+    "usage": "nothing would be submitted",
+    "version": "nothing would be submitted",
+}
+SHORT = {
+    "A": "account", "C": "constraint", "G": "gpus", "J": "job-name", "N": "nodes", "W": "wait", "a": "array",
+    "c": "cpus-per-task", "d": "dependency", "e": "error", "n": "ntasks", "o": "output", "p": "partition", "q": "qos",
+    "t": "time", "w": "nodelist", "x": "exclude", "Q": "quiet", "h": "help", "V": "version",
+}  # fmt: skip
+# What our srun is told, by the option. A step that takes fewer nodes than its job, or others, would never be whole.
+OF_SRUN = {
+    "nodes": "cluster.nodes", "ntasks": "", "ntasks-per-node": "", "ntasks-per-gpu": "", "kill-on-bad-exit": "",
+    "export": "cluster.env", "cpus-per-task": "cluster.cpus_per_node", "output": "", "error": "",
+    "nodelist": "cluster.nodelist", "exclude": "cluster.exclude", "relative": "", "multi-prog": "",
+    "time": "cluster.timeout_min", "container-image": "cluster.image", "container-mounts": "cluster.container_mounts",
+}  # fmt: skip
+SHORT_OF_SRUN = {
+    "N": "nodes", "n": "ntasks", "K": "kill-on-bad-exit", "c": "cpus-per-task", "o": "output", "e": "error",
+    "w": "nodelist", "x": "exclude", "r": "relative", "t": "time",
+}  # fmt: skip
+# sbatch(1), input environment variables: they win over the lines of a script. Others of that prefix are not read.
+HEARD = re.compile(
+    r"ACCOUNT|ACCTG_FREQ|ARRAY_INX|BATCH|BURST_BUFFER|CLUSTERS|CLUSTER_CONSTRAINT|CONSTRAINT|CONTAINER|CONTAINER_ID|"
+    r"CORE_SPEC|CPUS_PER_GPU|CPU_FREQ_REQ|DEBUG|DELAY_BOOT|DISTRIBUTION|ERROR|EXCLUSIVE|EXPORT|GET_USER_ENV|GPUS|"
+    r"GPUS_PER_NODE|GPUS_PER_SOCKET|GPUS_PER_TASK|GPU_BIND|GPU_FREQ|GRES|GRES_FLAGS|HINT|IGNORE_PBS|INPUT|JOB_NAME|"
+    r"MEM_BIND|MEM_PER_CPU|MEM_PER_GPU|MEM_PER_NODE|NETWORK|NO_KILL|NO_REQUEUE|OPEN_MODE|OUTPUT|OVERCOMMIT|"
+    r"PARTITION|POWER|PROFILE|QOS|REQUEUE|REQ_SWITCH|RESERVATION|SEGMENT_SIZE|SIGNAL|SPREAD_JOB|THREADS_PER_CORE|"
+    r"THREAD_SPEC|TIMELIMIT|TRES_BIND|TRES_PER_TASK|USE_MIN_NODES|WAIT|WAIT4SWITCH|WAIT_ALL_NODES|WCKEY"
+)
+MEANT = {"MEM": "MEM_PER_NODE", "TIME": "TIMELIMIT", "NAME": "JOB_NAME", "ARRAY": "ARRAY_INX"}
+OPTION_OF_HEARD = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NO_REQUEUE": "no-requeue", "ARRAY_INX": "array",
+                   "JOB_NAME": "job-name", "GPUS_PER_NODE": "gpus-per-node", "GPUS_PER_TASK": "gpus-per-task",
+                   "OPEN_MODE": "open-mode"}  # fmt: skip
+SECRET = re.compile(r"(?i)(?:^|_)(?:api_?key|token|secret|password|passwd|credentials?)(?:_|$)|_KEY$")
+PLACEHOLDER = re.compile(r"<[^<>]*>")
+# What the launcher sets on each node, or takes away there: a line of `setup` that exports it does so in vain.
+TAKEN_AWAY = re.compile(
+    r"(?:SLURM|SRUN|PMI|PMIX|PMI2|OMPI|SUBMITIT|TORCHELASTIC)_|RAY_(?:ADDRESS|AUTH_|NAMESPACE$|TMPDIR$)"
+)
+
+
+def is_filled_in(t: Trial) -> Iterator[Problem]:
+    """The shipped examples have in angle brackets what only the user knows; and a line break would end the options."""
+    if not _on_slurm(t):
+        return
+    for f in fields(Cluster):
+        value = getattr(t.cluster, f.name)
+        if not isinstance(value, str):
+            continue
+        if PLACEHOLDER.fullmatch(value):
+            why, cure = "is to be filled in", f"give cluster.{f.name}=NAME, or null for the site's default"
+            yield Problem(f"cluster.{f.name}", value, why, cure, Stage.START)
+        elif re.search(r"[\x00-\x1f\x7f]", value):
+            why = "holds a line break or a control character, which no option of sbatch can"
+            yield Problem(f"cluster.{f.name}", repr(value), why, "write it in one line", Stage.START)
+
+
+def container_has_image(t: Trial) -> Iterator[Problem]:
+    c = t.cluster
+    if not _on_slurm(t):
+        return
+    if c.container is not None and not c.image:
+        cure = f"give cluster.image, as {GUIDES_IMAGE}"
+        yield Problem("cluster.container", c.container, "needs an image", cure, Stage.START)
+    if c.container is None and c.image and not is_as_shipped(t, "cluster", "image"):
+        why, cure = "has no effect: nothing runs it", "give cluster.container=pyxis or apptainer"
+        yield Problem("cluster.image", c.image, why, cure, Stage.NEVER)
+
+
+def gres_counts_gpus(t: Trial) -> Iterator[Problem]:
+    """Ray would wait for GPUs that were never asked for, or leave some idle."""
+    c = t.cluster
+    if not _on_slurm(t) or c.gpu is None or not c.gres:
+        return
+    try:
+        count = gpus_of(c.gres)
+    except ValueError:
+        cure = f"write gpu:{c.gpus_per_node} or gpu:KIND:{c.gpus_per_node}, as `sinfo -o %G` has it"
+        yield Problem("cluster.gres", c.gres, "cannot be read", cure, Stage.START)
+        return
+    if count != c.gpus_per_node:
+        why = f"asks for {count} GPUs a node, and cluster.gpus_per_node is {c.gpus_per_node}"
+        yield Problem("cluster.gres", c.gres, why, "make both the same", Stage.START)
+
+
+def gpus_of(gres: str) -> int:
+    """How many GPUs `--gres` asks for on a node. Raises ValueError for what is no such list."""
+    total = 0
+    for item in gres.split(","):
+        found = re.fullmatch(r"(?:gres[/:])?([A-Za-z]\w*)((?::[\w.\-]+)*)", item.strip())
+        if found is None:
+            raise ValueError(gres)
+        if found[1] != "gpu":
+            continue
+        parts = found[2].split(":")[1:]
+        if len(parts) > 2 or (len(parts) == 2 and not parts[1].isdigit()):
+            raise ValueError(gres)
+        total += int(parts[-1]) if parts and parts[-1].isdigit() else 1
+    return total
+
+
+def nodes_are_there(t: Trial) -> Iterator[Problem]:
+    """Lists of nodes that can be read, that leave as many nodes as are asked for, and that agree."""
+    if not _on_slurm(t):
+        return
+    named: dict[str, set[str]] = {}
+    for field in ("nodelist", "exclude"):
+        text = getattr(t.cluster, field)
+        if text is None or "/" in text or PLACEHOLDER.fullmatch(text):  # with a slash: a file of names
+            continue
+        try:
+            named[field] = set(hosts(text))
+        except BadInput as e:
+            yield Problem(f"cluster.{field}", text, e.problems[0].why, "write it as node[001-003],gpu7", Stage.START)
+    wanted, unwanted = named.get("nodelist", set()), named.get("exclude", set())
+    if len(wanted) > t.cluster.nodes:
+        why = f"names {len(wanted)} nodes, all of which must be among the {t.cluster.nodes} of the job"
+        cure = f"name {t.cluster.nodes} at most, or exclude the others"
+        yield Problem("cluster.nodelist", t.cluster.nodelist, why, cure, Stage.START)
+    if both := sorted(wanted & unwanted):
+        why = f"names {', '.join(both[:3])}{' and others' if len(both) > 3 else ''}, which cluster.nodelist wants"
+        yield Problem("cluster.exclude", t.cluster.exclude, why, "leave it out of one of them", Stage.START)
+
+
+def options_are_said_once(t: Trial) -> Iterator[Problem]:
+    """What a field, or the launcher, tells sbatch and srun is not told again beside it."""
+    c = t.cluster
+    if not _on_slurm(t):
+        return
+    for given in c.additional_parameters:
+        name = option_name(str(given))
+        key = f"cluster.additional_parameters.{given}"
+        value = c.additional_parameters[given]
+        if value is None or value is False:
+            continue
+        if isinstance(value, list | dict) or re.search(r"[\x00-\x1f\x7f]", str(value)):
+            yield Problem(key, repr(value), "is no value of an option", "give one text, a number or true", Stage.START)
+        elif not re.fullmatch(r"[a-z0-9\-]+", name):
+            cure = "write its long name without the dashes, as in tmp"
+            yield Problem(key, value, "is no name of an option", cure, Stage.START)
+        elif name in FIELD_OF:
+            yield Problem(key, value, "has a field of its own", f"use cluster.{FIELD_OF[name]}", Stage.START)
+        elif name in LAUNCHERS:
+            yield Problem(key, value, f"is the launcher's: {LAUNCHERS[name]}", "leave it out", Stage.START)
+        elif name in ("mem-per-cpu", "mem-per-gpu") and c.memory_gib is not None:
+            why = "and cluster.memory_gib exclude each other"
+            yield Problem(key, value, why, "leave one of them out", Stage.START)
+    for n, text in enumerate(c.srun_args):
+        said = re.match(r"--([a-z\-]+)|-([A-Za-z])", text)
+        name = (said[1] or SHORT_OF_SRUN.get(said[2], "")) if said else ""
+        if name in OF_SRUN and (not name.startswith("container-") or c.container == "pyxis"):
+            cure = f"use {OF_SRUN[name]}" if OF_SRUN[name] else "leave it out: one task runs on each node"
+            yield Problem(f"cluster.srun_args.{n}", text, "is given by the launcher", cure, Stage.START)
+
+
+def option_name(name: str) -> str:
+    """sbatch's long name of an option, however it is written."""
+    bare = name.lstrip("-")
+    return SHORT.get(bare, bare.replace("_", "-"))
+
+
+def setup_is_heard(t: Trial) -> Iterator[Problem]:
+    """Lines of `setup` that come too late, or set what the launcher sets."""
+    if not _on_slurm(t):
+        return
+    for n, line in enumerate(t.cluster.setup):
+        key = f"cluster.setup.{n}"
+        if re.match(r"\s*#\s*SBATCH\b", line):
+            why, cure = "has no effect: sbatch reads its options above", "use the field, or additional_parameters"
+            yield Problem(key, line, why, cure, Stage.NEVER)
+        elif re.match(r"\s*(?:exit|exec)\b", line):
+            why = "ends the script before the job begins"
+            yield Problem(key, line, why, "leave it out", Stage.START)
+        elif re.search(r"\bray\s+start\b", line):
+            why = "starts a Ray of its own, beside the one that the job boots"
+            yield Problem(key, line, why, "leave it out", Stage.START)
+        for name in re.findall(r"(?:^|;|&&)\s*export\s+([A-Za-z_]\w*)=", line):
+            if name in RESERVED or TAKEN_AWAY.match(name):
+                why = f"has no effect: {name} is taken away, or set, on each node"
+                yield Problem(key, line, why, "leave it out", Stage.NEVER)
+            elif name in t.cluster.env:
+                why = f"has no effect: cluster.env.{name} wins"
+                yield Problem(key, line, why, "leave one of them out", Stage.NEVER)
+
+
+def job_has_time(t: Trial) -> Iterator[Problem]:
+    """The signal must come within the job, and a checkpoint must be written within it."""
+    if not _on_slurm(t):
+        return
+    delay, limit = t.cluster.signal_delay_s, t.cluster.timeout_min * 60
+    if delay >= limit:
+        why = f"is not below the time limit of {limit} s: the job would be told at its start"
+        yield Problem("cluster.signal_delay_s", delay, why, f"give less, as {max(1, limit // 10)}", Stage.START)
+    elif delay > LONGEST_SIGNAL:
+        yield Problem(
+            "cluster.signal_delay_s", delay, "is more than SLURM takes", f"give at most {LONGEST_SIGNAL}", Stage.START
+        )
+    size = checkpoint_gib(t)
+    seconds = size / (WRITES_GIB_S * t.cluster.nodes) if size is not None else 0
+    if t.trainer.save_every > 0 and seconds * 4 > limit:
+        why = (f"is little for checkpoints of {size:,.0f} GiB by the estimate: one takes {seconds / 60:.0f} min "
+               f"where each node writes {WRITES_GIB_S:g} GiB/s")  # fmt: skip
+        cure = f"give at least {-(-seconds * 10 // 60):.0f}, or ask for more nodes"
+        yield Problem("cluster.timeout_min", t.cluster.timeout_min, why, cure, Stage.NEVER, Severity.WARNING)
+
+
+def code_is_there(t: Trial) -> Iterator[Problem]:
+    """It is copied when the job is submitted, from here."""
+    if not _on_slurm(t):
+        return
+    for directory in t.cluster.code:
+        if not Path(directory).expanduser().is_dir():
+            why = "there is no such directory"
+            yield Problem("cluster.code", directory, why, "name one with code, as it lies here", Stage.START)
+
+
+def host_memory_is_asked_for(t: Trial) -> Iterator[Problem]:
+    """SLURM ends a job that takes more of a node's memory than it asked for."""
+    asked = t.cluster.memory_gib
+    if not _on_slurm(t) or not asked or not _is_estimated(t):
+        return
+    needed = float(host_of(job_of(t), layout_of(t))) / GIB
+    if asked < needed:
+        why = f"is below the {needed:.0f} GiB that a node needs by the estimate"
+        cure = f"give 0 for all of it, or more than {needed:.0f}"
+        yield Problem("cluster.memory_gib", asked, why, cure, Stage.START, Severity.WARNING)
+
+
+def secrets_are_not_written(t: Trial) -> Iterator[Problem]:
+    """Whatever is configured is written into the study's files."""
+    names = [f"cluster.env.{name}" for name in t.cluster.env if SECRET.search(name)]
+    for n, line in enumerate(t.cluster.setup):
+        names += [
+            f"cluster.setup.{n}"
+            for name in re.findall(r"\b([A-Za-z_]\w*)=['\"]?[^\s'\"$]", line)
+            if SECRET.search(name)
+        ]
+    for key in dict.fromkeys(names):
+        why = "reads as a secret, and would lie in the study's files"
+        cure = "export it in the shell that submits: jobs inherit it"
+        yield Problem(key, "…", why, cure, Stage.NEVER, Severity.WARNING)
+
+
+# --- of the shell that submits
+
+
+def heard_of(environment: Mapping[str, str]) -> list[Problem]:
+    """Of the SBATCH_* of an environment, those that sbatch does not read and those that win over a trial's settings."""
+    found = []
+    for name in sorted(n for n in environment if n.startswith("SBATCH_")):
+        rest = name.removeprefix("SBATCH_")
+        if not HEARD.fullmatch(rest):
+            now = "use the field of cluster" + (f", or SBATCH_{MEANT[rest]}" if MEANT.get(rest) else "")
+            found.append(_warned(name, environment[name], "is no variable of sbatch, and is ignored", now))
+            continue
+        option = OPTION_OF_HEARD.get(rest, rest.lower().replace("_", "-"))
+        if option in FIELD_OF:
+            why = f"wins over cluster.{FIELD_OF[option]}"
+            found.append(_warned(name, environment[name], why, f"unset {name} if that is not meant"))
+        elif option in LAUNCHERS:
+            why = f"wins over what the launcher says: {LAUNCHERS[option]}"
+            found.append(_warned(name, environment[name], why, f"unset {name}"))
+    return found
+
+
+def _warned(key: str, value: str, why: str, cure: str) -> Problem:
+    return Problem(key, value, why, cure, Stage.NEVER, Severity.WARNING)
+
+
+# --- disk
+
+
+def checkpoint_gib(t: Trial) -> float | None:
+    """The size of one checkpoint by the estimate; None where it is not known."""
+    return checkpoint_of(job_of(t)) / GIB if _is_estimated(t) else None
+
+
+def checkpoints_at_once(t: Trial) -> int | None:
+    """How many of a trial's checkpoints lie on disk together at most; None where that has no known end."""
+    every, steps, kept = t.trainer.save_every, t.trainer.total_steps, t.trainer.checkpoints_kept
+    made = 0 if every <= 0 else -(-steps // every) if steps is not None else None
+    if kept is None or made == 0:
+        return made
+    most = max(kept, 2)  # of several verl removes the oldest before it writes, an only one afterwards
+    return most if made is None else min(most, made)
+
+
+def disk_problems(t: Trial, parallel: int, trials: int, free_gib: float) -> list[Problem]:
+    """Whether the checkpoints of a study fit where it is to lie: while it runs, and those that stay of all trials."""
+    size, most = checkpoint_gib(t), checkpoints_at_once(t)
+    if size is None or not most:
+        return []
+    stays = min(most, t.trainer.checkpoints_kept or most)
+    at_once = size * most * min(parallel, trials)
+    at_end = size * (most * min(parallel, trials) + stays * max(0, trials - parallel))
+    for needed, when in ((at_once, "while it runs"), (at_end, "in the end, with those of the trials that are over")):
+        if needed > free_gib:
+            why = f"checkpoints of {size:,.0f} GiB take {needed:,.0f} GiB {when}, and {free_gib:,.0f} are free"
+            cure = "give trainer.checkpoints_kept, another study.root, or delete those of trials that are over"
+            return [_warned("trainer.checkpoints_kept", str(t.trainer.checkpoints_kept or "null"), why, cure)]
+    return []
+
+
+def _on_slurm(t: Trial) -> bool:
+    return t.cluster.launcher == "slurm"
+
+
+def _is_estimated(t: Trial) -> bool:
+    return t.has_gpu and t.cluster.gpu_memory_gib is not None and has_shape(t)
