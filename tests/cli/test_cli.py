@@ -22,7 +22,7 @@ def cold(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 VERBS = ["run", "show", "check", "plan", "estimate", "layouts", "import", "status", "logs", "resume", "cancel",
-         "report", "doctor", "completion"]  # fmt: skip
+         "report", "doctor", "setup", "completion"]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["check", "rollout.n=1"], ["run", "x=1"], ["nope"]])

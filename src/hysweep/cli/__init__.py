@@ -249,13 +249,69 @@ def import_(file: str, output: Path | None, verl: str, given: tuple[str, ...], f
     sys.exit(answer(file, output, verl, given, force, as_json))
 
 
-@hysweep.command(epilog="Example: hysweep doctor")
+@hysweep.command(
+    epilog="Example: hysweep doctor; hysweep doctor --cluster slurm_h100 --constraint h100 --constraint a100"
+)
+@click.option(
+    "--cluster", "option", is_flag=False, flag_value="", metavar="[OPTION]", help="Ask the nodes, by a short job."
+)
+@click.option(
+    "--constraint", "constraints", multiple=True, metavar="FEATURE", help="A job on nodes that have it; again."
+)
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="So many a job; else the trial's, at most two.")
+@click.option("--within", default=300.0, show_default=True, metavar="SECONDS", help="So long a job may take to end.")
+@click.option(
+    "--setup", "setup_directory", type=click.Path(path_type=Path), metavar="DIR", help="What `setup` fetched."
+)
 @JSON
-def doctor(as_json: bool) -> None:
-    """Say what this machine has and lacks, each with the cure."""
-    from hysweep.cli.desk import doctor as answer
+@CONFIG_DIR
+@OVERRIDES
+def doctor(
+    overrides: tuple[str, ...],
+    option: str | None,
+    constraints: tuple[str, ...],
+    nodes: int | None,
+    within: float,
+    setup_directory: Path | None,
+    as_json: bool,
+    config_dirs: tuple[str, ...],
+) -> None:
+    """Say what this machine has and lacks, each with the cure; or a cluster's nodes, or what `setup` fetched."""
+    from hysweep.cli.doctor import doctor as answer
+    from hysweep.cli.doctor import doctor_of_cluster, doctor_of_setup
 
+    if setup_directory is not None:
+        sys.exit(doctor_of_setup(setup_directory, as_json))
+    if option is not None:
+        words = [*([option] if "=" in option else [f"cluster={option}"] if option else []), *overrides]
+        dirs = [Path(d) for d in config_dirs]
+        sys.exit(doctor_of_cluster(words, dirs, list(constraints), nodes, within, as_json))
+    if overrides or constraints or nodes:
+        raise click.UsageError("this machine is looked at as it is; a cluster's nodes by --cluster")
     sys.exit(answer(as_json))
+
+
+@hysweep.command(epilog="Example: hysweep setup /shared/verl --mirror verl=/mirrors/verl.git")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--verl", default="0.9.1", show_default=True, metavar="VERSION", help="A version, tag or commit.")
+@click.option(
+    "--mirror",
+    "mirrors",
+    multiple=True,
+    metavar="NAME=REPOSITORY",
+    help="Fetch NAME from this directory or URL; again.",
+)
+@click.option("--released", is_flag=True, help="Wheels of the package index instead, with pip.")
+@click.option("--dry-run", is_flag=True, help="Say what would be fetched.")
+@JSON
+def setup(directory: Path, verl: str, mirrors: tuple[str, ...], released: bool, dry_run: bool, as_json: bool) -> None:
+    """Fetch verl, Megatron-Bridge and TransferQueue at the versions that fit, into DIR that all nodes see.
+
+    What is there already stays. DIR/runtime_env.yaml says how trials use it.
+    """
+    from hysweep.cli.setup import setup as answer
+
+    sys.exit(answer(directory, verl, mirrors, released, dry_run, as_json))
 
 
 @hysweep.command(

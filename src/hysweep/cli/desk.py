@@ -1,4 +1,4 @@
-"""The verbs that only look: show, check, plan, doctor."""
+"""The verbs that only look: show, check, plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from hysweep.check import errors, examine
+from hysweep.check import errors
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer
@@ -166,30 +166,6 @@ def _disk(trial: Trial, definition: Definition) -> dict[str, float | int | None]
         "checkpoints_at_once": None if most is None else most * min(definition.study.max_parallel, definition.n_trials),
         "disk_gib_free": round(shutil.disk_usage(there).free / 2**30, 1),
     }
-
-
-def doctor(as_json: bool) -> int:
-    findings = examine(Path("outputs"))
-    broken = [f for f in findings if f.is_needed and not f.is_good]
-    if as_json:
-        click.echo(json.dumps([asdict(f) for f in findings], indent=1))
-        return 1 if broken else 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for head in ("", "what", "found", "cure"):
-        table.add_column(head, overflow="fold")
-    for f in findings:
-        mark = "[green]ok[/]" if f.is_good else "[red]missing[/]" if f.is_needed else "[yellow]none[/]"
-        table.add_row(mark, f.name, f.found, "" if f.is_good else f.cure)
-    Console().print(table)
-    click.echo(
-        "real verl runs here: hysweep run"
-        if not broken
-        else f"real verl cannot run here: {len(broken)} things are missing"
-    )
-    return 1 if broken else 0
 
 
 LATE = {

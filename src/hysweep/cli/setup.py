@@ -1,0 +1,48 @@
+"""`hysweep setup`: the trainer's code for all nodes, into one directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from hysweep.launch.setup import RUNTIME_ENV, plan, set_up
+from hysweep.schema import BadInput, Problem
+
+
+def setup(directory: Path, verl: str, mirrors: Sequence[str], is_released: bool, is_dry: bool, as_json: bool) -> int:
+    planned = plan(directory, verl, _mirrors(mirrors), is_released)
+    if is_dry:
+        if as_json:
+            click.echo(json.dumps(planned.as_dict(), indent=1))
+            return 0
+        for part in planned.parts:
+            is_there = (planned.directory / part.path).exists()
+            click.echo(
+                f"{planned.directory / part.path}: " + ("is there" if is_there else f"{part.ref} of {part.source}")
+            )
+        return 0
+    done = set_up(planned, lambda text: click.echo(text, err=as_json or not sys.stdout.isatty()))
+    if as_json:
+        click.echo(json.dumps(done.as_dict(), indent=1))
+        return 0
+    click.echo(f"a runtime environment of Ray: {done.directory / RUNTIME_ENV}; for trials:")
+    for override in done.overrides:
+        click.echo(f"  {override}")
+    return 0
+
+
+def _mirrors(words: Sequence[str]) -> dict[str, str]:
+    """{name: repository}. Raises BadInput."""
+    found = {}
+    for word in words:
+        name, equals, source = word.partition("=")
+        if not equals or not source:
+            raise BadInput(Problem("--mirror", word, "names no repository", "as verl=/mirrors/verl.git"))
+        if "://" not in source and "@" not in source and not Path(source).is_dir():
+            raise BadInput(Problem("--mirror", word, "there is no such directory", "give a directory or a URL"))
+        found[name] = source
+    return found
