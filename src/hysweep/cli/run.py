@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
+from omegaconf import OmegaConf
 
 from hysweep.cli.desk import print_problems
 from hysweep.cli.study import drive, shown
 from hysweep.compose import SHIPPED, Composer, Composition
+from hysweep.compose.launcher_settings import LAUNCHER, as_overrides
+from hysweep.launch.allocation import Allocation
+from hysweep.launch.inside import InsideLauncher, allocation, join
+from hysweep.report import read_study
 from hysweep.schema import BadInput, Problem, suggest
-from hysweep.study import NothingFeasible, begin
+from hysweep.study import NothingFeasible, begin, define
+from hysweep.study.controller import Controller
 
 HYDRA_FLAGS = (
     "--cfg",
@@ -53,15 +61,19 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    def task(cfg: Any) -> int:
+    def task(cfg: Any) -> float | None:
+        """One trial, wherever Hydra's launcher runs this; returns its objective."""
         chosen = HydraConfig.get()
         dirs = [Path(s.path) for s in chosen.runtime.config_sources if s.provider == "command-line"]
+        words = [*chosen.overrides.task, *from_launcher(chosen)]
+        if here := allocation(os.environ):
+            return run_inside(words, dirs, here)
         try:
-            result.append(run_study(list(chosen.overrides.task), False, dirs))
+            result.append(run_study(words, False, dirs))
         except BadInput as e:  # Hydra would put words of its own before ours
             faults.append(e)
-            return 2
-        return result[-1]
+            return None
+        return objective(words, dirs)
 
     swept = [o for o in overrides if o.partition("=")[0] in composition.space]
     own = [o for o in overrides if o.startswith(("hydra.", "hydra/"))]
@@ -77,11 +89,81 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     except (HydraException, OmegaConfBaseException) as e:
         why = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise BadInput(Problem("hydra", " ".join([*flags, *own]) or "(run)", why, "see Hydra's documentation")) from e
+    except Exception as e:
+        if type(e).__module__.partition(".")[0] != "submitit":
+            raise
+        said = [line for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
+        chosen = " ".join(o for o in own if o.startswith("hydra/launcher=")) or "hydra/launcher"
+        raise BadInput(Problem(chosen, "", said[-1], "its logs are in outputs/multirun/*/.submitit")) from e
     finally:
         sys.argv = saved
     if faults:
         raise faults[0]
     return (result or sweep_results or [0])[-1]
+
+
+def from_launcher(hydra_config: Any) -> list[str]:
+    """What the settings of hydra/launcher=hysweep_slurm say of the cluster, those of config files among them."""
+    if hydra_config.runtime.choices.get("hydra/launcher") != LAUNCHER:
+        return []
+    from hydra_plugins.hydra_submitit_launcher.config import SlurmQueueConf
+
+    settings = OmegaConf.to_container(hydra_config.launcher, resolve=False)
+    usual = OmegaConf.to_container(OmegaConf.structured(SlurmQueueConf))
+    assert isinstance(settings, dict) and isinstance(usual, dict)
+    given = {str(k): v for k, v in settings.items() if not str(k).startswith("_") and v != usual.get(k)}
+    # what the command line says of the cluster goes before what a file says of the launcher
+    said = {o.partition("=")[0].lstrip("+") for o in hydra_config.overrides.task}
+    return [o for o in as_overrides(given) if o.partition("=")[0].lstrip("+") not in said]
+
+
+def objective(arguments: Sequence[str], config_dirs: Sequence[Path]) -> float | None:
+    """The best value of the study that a command line asks for; None: it has none."""
+    definition = define(Composer(config_dirs).compose(arguments))
+    best = read_study(definition.directory).best
+    return None if best is None else best.state.value
+
+
+def run_inside(arguments: list[str], config_dirs: Sequence[Path], here: Allocation) -> float | None:
+    """One trial on the nodes of an allocation that this is a task of; its objective on the first, None on others.
+
+    Raises RuntimeError when it did not complete, so that whoever asked for the allocation hears of it.
+    """
+    composer = Composer(config_dirs)
+    words = [*arguments, "cluster.launcher=slurm"]
+    definition = define(composer.compose(words))
+    if here.rank:
+        join(here, definition.directory.path)
+        return None
+    begun = begin(composer.compose(words), composer, ["hysweep", "run", *arguments])
+    launcher = InsideLauncher(here, begun.directory.path)
+    try:
+        with Controller(begun.directory, begun.changes, lambda name: launcher) as controller:
+            while controller.tick():
+                time.sleep(definition.study.poll_s)
+    finally:
+        launcher.over()
+    record = read_study(begun.directory)
+    if record.best is None:
+        raise RuntimeError("; ".join(t.state.reason for t in record.trials) or "no trial completed")
+    return record.best.state.value
+
+
+def launch_each(trials: Sequence[Sequence[str]], config_dirs: Sequence[Path]) -> list[float | None]:
+    """What a stock sweeper of Hydra's asks for: each command line a study of one trial, all at once.
+
+    Returns their objectives, None for those that came to none.
+    """
+    begun = []
+    for words in trials:
+        composer = Composer(config_dirs)
+        begun.append(begin(composer.compose(words), composer, ["hysweep", "run", *words]))
+    with ExitStack() as stack:
+        controllers = [stack.enter_context(Controller(b.directory, b.changes)) for b in begun]
+        while [c for c in controllers if c.tick()]:
+            time.sleep(min(b.definition.study.poll_s for b in begun))
+    bests = [read_study(b.directory).best for b in begun]
+    return [None if best is None else best.state.value for best in bests]
 
 
 # What the sweeper's studies came to: Hydra drops what a sweeper returns.

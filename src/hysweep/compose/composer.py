@@ -31,6 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hysweep.compose.grammar import OPTIONAL_GROUPS, Vocabulary, assignment, parse_overrides, parse_space
 from hysweep.compose.hf_config import local_model, read_model
+from hysweep.compose.launcher_settings import translated
 from hysweep.compose.space import Choice, Dimension, Interval
 from hysweep.schema import BadInput, Model, Problem, Study, Trial, leaves, suggest
 from hysweep.schema.knob import Leaf
@@ -161,7 +162,7 @@ class Composer:
         The base trial has the first value of each choice and the middle of nothing: an interval leaves the
         config's own value. Raises BadInput with all problems found.
         """
-        given = parse_overrides(list(overrides), self.words)
+        given = parse_overrides(translated(overrides), self.words)
         if self._numbers_for_texts:
             raise BadInput(*self._numbers_for_texts)
         cfg, choices = self._load(given.fixed)

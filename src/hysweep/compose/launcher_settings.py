@@ -1,0 +1,102 @@
+"""The settings of hydra-submitit-launcher, which people have, as settings of a cluster: they mean the same here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from hysweep.schema import BadInput, Problem, suggest
+from hysweep.schema.groups import Cluster
+from hysweep.schema.override import emit
+
+LAUNCHER = "hysweep_slurm"
+
+# hydra.launcher.<name>: the field that it is here.
+SAME = {
+    "timeout_min": "cluster.timeout_min",
+    "cpus_per_task": "cluster.cpus_per_node",
+    "gpus_per_node": "cluster.gpus_per_node",
+    "mem_gb": "cluster.memory_gib",
+    "nodes": "cluster.nodes",
+    "partition": "cluster.partition",
+    "qos": "cluster.qos",
+    "comment": "cluster.comment",
+    "constraint": "cluster.constraint",
+    "exclude": "cluster.exclude",
+    "gres": "cluster.gres",
+    "account": "cluster.account",
+    "signal_delay_s": "cluster.signal_delay_s",
+    "setup": "cluster.setup",
+    "array_parallelism": "study.max_parallel",
+}
+# Options of sbatch that have no field of their own here.
+EXTRA = {"cpus_per_gpu", "gpus_per_task", "mem_per_gpu", "mem_per_cpu"}
+# What cannot be otherwise here, with the only value that changes nothing and why.
+FIXED: dict[str, tuple[Any, str]] = {
+    "tasks_per_node": (1, "one task runs on each node, whatever it has of GPUs"),
+    "name": (None, "jobs are named after their study and trial"),
+    "submitit_folder": (None, "what a job writes is in its trial's directory"),
+    "stderr_to_stdout": (None, "both are in one file here"),
+    # a job that is told of its time limit goes back to the queue as long as it comes further
+    "max_num_timeout": (None, "cluster.use_requeue says whether a job goes back to the queue"),
+}
+
+
+def translated(overrides: Iterable[str]) -> list[str]:
+    """A command line with, for ``hydra/launcher=hysweep_slurm``, the cluster's settings that it stands for.
+
+    Raises BadInput for a setting of the launcher that means nothing here.
+    """
+    words = list(overrides)
+    if f"hydra/launcher={LAUNCHER}" not in words:
+        return words
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.lstrip("+").partition("=")
+        if key.startswith("hydra.launcher."):
+            settings[key.removeprefix("hydra.launcher.")] = _value(key, text)
+    return [*words, *as_overrides(settings)]
+
+
+def as_overrides(settings: Mapping[str, Any]) -> list[str]:
+    """The overrides that these settings of the launcher stand for; what is unset stands for nothing."""
+    found = ["cluster.launcher=slurm"]
+    extra: dict[str, Any] = {}
+    own = {f.name.removeprefix("use_"): f.name for f in fields(Cluster)}
+    for name, value in settings.items():
+        head, _, tail = name.partition(".")
+        if head == "additional_parameters":
+            for option, text in ({tail: value} if tail else dict(value or {})).items():
+                field = own.get(option.replace("-", "_"))
+                if field is None:
+                    extra[option] = text
+                else:
+                    found.append(f"cluster.{field}={emit(text)}")
+        elif head in EXTRA:
+            extra[head.replace("_", "-")] = value
+        elif head in SAME:
+            if value is not None:
+                found.append(f"{SAME[head]}={emit(value)}")
+        elif head in FIXED:
+            only, why = FIXED[head]
+            if only is not None and value != only:
+                raise BadInput(Problem(f"hydra.launcher.{name}", value, why, f"leave it at {only}"))
+        elif not head.startswith("_"):
+            cure = suggest(head, [*SAME, *EXTRA, "additional_parameters"])
+            raise BadInput(Problem(f"hydra.launcher.{name}", value, "the launcher has no such setting", cure))
+    found += [
+        f"+cluster.additional_parameters.{name}={emit(value)}" for name, value in extra.items() if value is not None
+    ]
+    return found
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist([f"x={text}"]), resolve=True)["x"]  # type: ignore[call-overload,index]
+    except (OmegaConfBaseException, YAMLError) as e:
+        raise BadInput(Problem(key, text, "cannot be read", "write it as in YAML")) from e

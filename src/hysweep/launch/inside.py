@@ -1,0 +1,91 @@
+"""A trial within an allocation that somebody else asked for, as Hydra's stock ``submitit_slurm`` does.
+
+That launcher runs the same function on every node. The first node's drives the study and starts attempts here; those
+of the other nodes join each of them. They meet in a file of the study's directory, one line for each attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hysweep.launch import command, processes
+from hysweep.launch.allocation import Allocation
+from hysweep.launch.local import LocalLauncher
+from hysweep.launch.protocol import JobState
+from hysweep.schema import BadInput, Problem
+from hysweep.schema.job import Job
+from hysweep.track import AttemptDirectory, append_line, read_lines
+
+_LOOK = 0.5
+
+
+def allocation(environment: Mapping[str, str]) -> Allocation | None:
+    """That which this process is a task of, as started by Submitit on every node; None: it is none."""
+    is_task = "SUBMITIT_EXECUTOR" in environment and "SLURM_PROCID" in environment
+    return Allocation.of(environment) if is_task else None
+
+
+class InsideLauncher(LocalLauncher):
+    """On the first node: its node process is a child here, and all that LocalLauncher knows of it holds."""
+
+    def __init__(self, here: Allocation, study: Path) -> None:
+        super().__init__()
+        self._here = here
+        self._meeting = _meeting(here, study)
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, attempt: AttemptDirectory) -> str:
+        written = attempt.job()
+        if written is None:
+            raise FileNotFoundError(f"{attempt.path}/job.json: not written yet")
+        nodes = Job.from_dict(written).nodes
+        if nodes != len(self._here.nodes):
+            why = f"the allocation has {len(self._here.nodes)} nodes"
+            raise BadInput(Problem("cluster.nodes", nodes, why, "give cluster.nodes and hydra.launcher.nodes alike"))
+        append_line(self._meeting, {"attempt": command.identity(attempt)})
+        self._children.append(_node(attempt.path))
+        while attempt.claimed() is None and self._children[-1].poll() is None:
+            time.sleep(0.05)
+        job_id = self.find(attempt)
+        if job_id is None:
+            raise OSError(f"the node process did not start; see {attempt.path / 'start.log'}")
+        return job_id
+
+    def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+        for child in self._children:
+            child.poll()
+        return super().states(job_ids)
+
+    def over(self) -> None:
+        """Let the other nodes go."""
+        append_line(self._meeting, {"over": True})
+
+
+def join(here: Allocation, study: Path) -> None:
+    """On every other node: take part in each attempt until the first node says that it is over."""
+    meeting = _meeting(here, study)
+    joined = 0
+    while True:
+        lines = list(read_lines(meeting))
+        for line in lines[joined:]:
+            if "over" in line:
+                return
+            _node(Path(line["attempt"])).wait()
+        joined = len(lines)
+        time.sleep(_LOOK)
+
+
+def _meeting(here: Allocation, study: Path) -> Path:
+    return study / f"allocation-{here.job}-{here.restarts}.jsonl"
+
+
+def _node(attempt: Path) -> subprocess.Popen[bytes]:
+    # The attempt is the one that is named, however often the scheduler has run this job.
+    environment = {k: v for k, v in os.environ.items() if k != "SLURM_RESTART_COUNT"}
+    argv = [sys.executable, "-u", "-m", "hysweep.launch.node", "--slurm", str(attempt)]
+    return processes.spawn(argv, environment, attempt / "start.log", attempt)

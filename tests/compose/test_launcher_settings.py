@@ -1,0 +1,64 @@
+"""What people have said to hydra-submitit-launcher means the same here."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from hysweep.compose import Composer
+from hysweep.compose.launcher_settings import EXTRA, FIXED, SAME, as_overrides, translated
+from hysweep.schema import BadInput
+
+OURS = "hydra/launcher=hysweep_slurm"
+
+
+def test_every_setting_of_theirs_has_a_meaning_or_a_reason_here() -> None:
+    from hydra_plugins.hydra_submitit_launcher.config import SlurmQueueConf
+
+    theirs = {f.name for f in fields(SlurmQueueConf)} - {"_target_"}
+    assert theirs == {*SAME, *EXTRA, *FIXED, "additional_parameters"}
+
+
+def test_settings_become_the_cluster_s(composer: Composer) -> None:
+    words = [
+        OURS,
+        "hydra.launcher.partition=low",
+        "hydra.launcher.nodes=2",
+        "hydra.launcher.mem_gb=64",
+        "hydra.launcher.timeout_min=90",
+        "hydra.launcher.setup=['module load cuda', 'export A=1']",
+        "hydra.launcher.array_parallelism=3",
+        "hydra.launcher.mem_per_gpu=3G",
+        "hydra.launcher.additional_parameters={mail-user: me@here, wckey: w}",
+        "+hydra.launcher.additional_parameters.exclusive=true",
+    ]
+    composition = composer.compose(words)
+    cluster = composition.trial.cluster
+    assert (cluster.launcher, cluster.partition, cluster.nodes) == ("slurm", "low", 2)
+    assert (cluster.memory_gib, cluster.timeout_min, cluster.setup) == (64, 90, ["module load cuda", "export A=1"])
+    assert (cluster.mail_user, cluster.use_exclusive, composition.study.max_parallel) == ("me@here", True, 3)
+    assert cluster.additional_parameters == {"wckey": "w", "mem-per-gpu": "3G"}
+
+
+def test_other_launchers_are_left_alone() -> None:
+    words = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=low", "algorithm=grpo"]
+    assert translated(words) == words
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("hydra.launcher.tasks_per_node=8", "one task runs on each node"),
+        ("hydra.launcher.partitio=low", "did you mean partition"),
+        ("hydra.launcher.setup=[a", "cannot be read"),
+        ("hydra.launcher.nodes=two", "cluster.nodes = two"),
+    ],
+)
+def test_what_cannot_mean_the_same_is_refused(composer: Composer, setting: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        composer.compose([OURS, setting])
+
+
+def test_what_is_unset_says_nothing() -> None:
+    assert as_overrides({"partition": None, "mem_per_cpu": None, "max_num_timeout": 0}) == ["cluster.launcher=slurm"]
