@@ -242,7 +242,8 @@ def report(directory: Path, as_json: bool) -> None:
 def import_(file: str, output: Path | None, verl: str, given: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Make an experiment of a launch script of verl, or of a command line on stdin (-). Nothing of it is run.
 
-    The report says what became of each override, and where verl's configuration comes out otherwise.
+    The report says what became of each override, and where verl's configuration comes out otherwise. #SBATCH lines
+    become fields of the cluster; of a script that starts no trainer, or with -o DIR/cluster/NAME.yaml, a profile alone.
     """
     from hysweep.cli.importing import import_ as answer
 

@@ -26,9 +26,9 @@ def import_(file: str, output: Path | None, verl: str, given: Sequence[str], for
         raise BadInput(Problem("--json", "stdout", "is where the experiment goes", "add -o FILE"))
     if output is not None and output.exists() and not force:
         raise BadInput(Problem("--output", output, "is there already", "give another, or add --force"))
-    imported = import_script(
-        read(file), file if file != STDIN else "stdin", _label(file, output), verl, variables(given)
-    )
+    is_site = output is not None and output.absolute().parent.name == "cluster"
+    name = file if file != STDIN else "stdin"
+    imported = import_script(read(file), name, _label(file, output), verl, variables(given), is_site)
     if output is None:
         click.echo(imported.text, nl=False)
     else:
@@ -94,6 +94,7 @@ def _as_dict(imported: Imported) -> dict[str, Any]:
         "module": imported.module,
         "verl": imported.verl,
         "options": dict(imported.options),
+        "sbatch": [asdict(row) for row in imported.header],
         "overrides": [asdict(row) for row in imported.rows],
         "differences": [asdict(d) for d in imported.differences],
         "notes": [asdict(note) for note in imported.notes],
@@ -126,7 +127,7 @@ def _report(imported: Imported, output: Path | None) -> None:
                 escape(row.became or "-"),
                 f"[red]line {row.line}: {escape(row.remark)}[/]" if row.is_fault else escape(row.remark),
             )
-            for row in imported.rows
+            for row in (*imported.header, *imported.rows)
         ],
     )
     if imported.differences:
@@ -159,11 +160,19 @@ def _verdict(imported: Imported, output: Path | None) -> str:
     where = f"{output}: " if output is not None else ""
     count, differing = len(imported.faults), len(imported.unmeant)
     meant = len(imported.differences) - differing
+    if not imported.module:
+        asked = len(imported.header)
+        found = f"{count} of {asked} settings left out" if count else f"{asked} settings"
+        return f"{where}{found}; a cluster profile, for the directory cluster/ of a --config-dir"
+    if imported.header and not count and not differing:
+        where += f"{len(imported.header)} settings of the site; "
     if not count and not differing:
         but = f", but for {meant} keys that hysweep sets on purpose" if meant else ""
         return f"{where}{len(imported.rows)} overrides; verl {imported.verl} comes to the same configuration{but}"
+    things = "settings" if imported.header else "overrides"
     and_meant = f", and {meant} on purpose" if meant else ""
-    return f"{where}{count} of {len(imported.rows)} overrides left out, {differing} keys different{and_meant}"
+    total = len(imported.header) + len(imported.rows)
+    return f"{where}{count} of {total} {things} left out, {differing} keys different{and_meant}"
 
 
 def _short(value: Any) -> str:

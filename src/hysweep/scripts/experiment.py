@@ -34,6 +34,11 @@ class Experiment:
         return "\n".join(lines) + "\n" + body
 
 
+def profile_yaml(fields: Mapping[str, Any], source: str) -> str:
+    """A file of conf/cluster/, with a line that says where it comes from."""
+    return f"# From {source}, by `hysweep import`.\n" + OmegaConf.to_yaml(OmegaConf.create(_written(dict(fields))))
+
+
 def differing(trial: Trial, base: Trial) -> Iterator[tuple[str, Any]]:
     """The fields by which a trial differs from what its options make, in the schema's order."""
     for leaf in leaves(trial):

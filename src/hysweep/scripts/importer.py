@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hysweep.compile import TrainerKeys, trainer_keys, trainer_values
@@ -13,11 +15,13 @@ from hysweep.compile.verl import is_dead
 from hysweep.compose import Composer
 from hysweep.compose.grammar import Vocabulary
 from hysweep.schema import BadInput, Problem, Trial, leaves
+from hysweep.schema.groups import Cluster
 from hysweep.scripts.bash import decode
-from hysweep.scripts.experiment import Experiment, differing
+from hysweep.scripts.experiment import Experiment, differing, profile_yaml
 from hysweep.scripts.fields import Source, get, is_unknown_number, put, wanted
+from hysweep.scripts.header import Header, read_header, read_site
 from hysweep.scripts.launch import MAIN, Launch, launches
-from hysweep.scripts.options import FIRST, choose, model_option
+from hysweep.scripts.options import FIRST, ON_SLURM, choose, model_option
 from hysweep.scripts.proof import (
     Difference,
     canonical,
@@ -41,17 +45,21 @@ from hysweep.scripts.settings import (
 from hysweep.scripts.shell import Script, read_script
 from hysweep.scripts.tree import Unresolved, resolved, same
 
+SIZES = {"cluster.nodes": "trainer.nnodes", "cluster.gpus_per_node": "trainer.n_gpus_per_node"}
+
 
 @dataclass(frozen=True, slots=True)
 class Imported:
     """What became of a script.
 
-    text        of the experiment's file
+    text        of the experiment's file, or of the cluster profile's
+    module      what is started; empty: the script was read for its cluster profile alone
     rows        each override and what it became
     differences of the trainer's whole configuration, before and after
     notes       lines of the script that were not understood, or that something had to be assumed of
     defaults    the variables of the environment that it reads: (default, line)
     needed      those that it has no default for: line
+    header      what the script asks SLURM for, and what became of it
     """
 
     text: str
@@ -63,40 +71,68 @@ class Imported:
     notes: tuple[Note, ...]
     defaults: Mapping[str, tuple[str, int]]
     needed: Mapping[str, int]
+    header: tuple[Row, ...] = ()
 
     @property
     def faults(self) -> list[Row]:
-        return [row for row in self.rows if row.is_fault]
+        return [row for row in (*self.header, *self.rows) if row.is_fault]
 
     @property
     def unmeant(self) -> list[Difference]:
         return [d for d in self.differences if not d.is_meant]
 
 
-def import_script(content: bytes, name: str, label: str, verl: str, given: Mapping[str, str]) -> Imported:
+def import_script(
+    content: bytes, name: str, label: str, verl: str, given: Mapping[str, str], only_site: bool = False
+) -> Imported:
     """The experiment that a script comes to under a version of verl. `given` are variables of its environment.
 
-    `name` is the script's, for messages, and `label` the experiment's. Nothing of the script is run.
-    Raises BadInput for what is no script, starts no trainer, or is no bash; and for an unknown version.
+    A script that asks SLURM for nodes and starts no trainer comes to a cluster profile, and so does any that asks,
+    with `only_site`. `name` is the script's, for messages, and `label` the experiment's. Nothing of the script is run.
+    Raises BadInput for what is no script, starts no trainer and asks for nothing, or is no bash; and for an unknown
+    version.
     """
     keys = {engine: trainer_keys(verl, engine) for engine in ("dp", "megatron")}
-    script, launch, others = _launch(decode(content, name), name, given)
+    text_in = decode(content, name)
+    header = read_header(text_in)
+    if header is not None:
+        given = {**header.environment, **given}
+    if only_site and header is None:
+        cure = "give one that has them, or write an experiment"
+        raise BadInput(Problem(name, "bash", "has no #SBATCH lines, of which a cluster profile is made", cure))
+    try:
+        script, launch, others = _launch(text_in, name, given)
+    except BadInput as e:
+        if header is None:
+            raise
+        if b"main_ppo" in content and not only_site:
+            raise
+        return profile(header, None, name, label, verl, [Note(1, name, f"only its #SBATCH lines are read: {e}")])
+    if header is not None:
+        read_site(header, script.commands, script.exports)
+        if launch is None or only_site:
+            return profile(header, script, name, label, verl)
+    if launch is None:
+        why = f"starts no trainer: {script.ended}" if script.ended else "starts no trainer"
+        cure = "give a script, or a command line, that runs python -m verl.trainer.main_ppo"
+        raise BadInput(Problem(name, "bash", why, cure))
     engine = engine_of(launch)
     known = keys.get(engine, keys["dp"])
     settings = read_settings(launch, script.scope, engine, known)
     composer = _shipped()
     _drop_unknown_numbers(settings, composer.words)
     source = _source(settings, known)
-    experiment, trial = _experiment(source, composer, known, label, verl)
+    experiment, trial = _experiment(source, composer, known, label, verl, header)
     text = experiment.yaml(re.sub(r"\s+", " ", name), verl)
     with marked_environment(text):
         differences = tuple(compare(source, compose_written(text), known))
     _explain(settings, experiment, differences, source, trial, known)
-    notes = [*script.scope.notes, *others, *_of_launch(launch), *_of_model(launch, trial)]
+    notes = [*script.scope.notes, *others, *_of_launch(launch), *_of_model(launch, trial), *_of_gpu(header, trial)]
     needed = {n: line for n, line in script.scope.needed.items() if f"${{oc.env:{n}}}" in text}
     return Imported(
         text, verl, launch.module, experiment.options, tuple(settings.rows),
         tuple(_readable(d, script.scope) for d in differences), tuple(notes), script.scope.defaults, needed,
+        tuple(header.rows) if header is not None else (),
     )  # fmt: skip
 
 
@@ -111,7 +147,7 @@ def _shipped() -> Composer:
     return Composer()
 
 
-def _launch(source: str, name: str, given: Mapping[str, str]) -> tuple[Script, Launch, list[Note]]:
+def _launch(source: str, name: str, given: Mapping[str, str]) -> tuple[Script, Launch | None, list[Note]]:
     """The first start of a trainer; where there is none, in the branches of commands that would have to succeed."""
     script = read_script(source, name, given)
     found = launches(script.commands)
@@ -119,12 +155,8 @@ def _launch(source: str, name: str, given: Mapping[str, str]) -> tuple[Script, L
         other = read_script(source, name, given, probes_succeed=True)
         found = launches(other.commands)
         script = other if found else script
-    if not found:
-        why = f"starts no trainer: {script.ended}" if script.ended else "starts no trainer"
-        cure = "give a script, or a command line, that runs python -m verl.trainer.main_ppo"
-        raise BadInput(Problem(name, "bash", why, cure))
     others = [Note(one.line, one.module, "starts another trainer: not read") for one in found[1:]]
-    return script, found[0], others
+    return script, found[0] if found else None, others
 
 
 def _source(settings: Settings, keys: TrainerKeys) -> Source:
@@ -164,13 +196,21 @@ def _count_by_gpu(key: str, tree: dict[str, Any], settings: Settings) -> None:
 
 
 def _experiment(
-    source: Source, composer: Composer, keys: TrainerKeys, label: str, verl: str
+    source: Source, composer: Composer, keys: TrainerKeys, label: str, verl: str, header: Header | None
 ) -> tuple[Experiment, Trial]:
     any_trial = composer.compose([f"{group}={option}" for group, option in FIRST.items()]).trial
     found = wanted(source, any_trial, composer.words.fields)
+    if header is not None:
+        # of two numbers of nodes or GPUs the trainer's counts: it is the job's size
+        asked = {f"cluster.{name}": value for name, value in header.fields.items()}
+        told = {p: found[p] for p, key in SIZES.items() if key in source.explicit and p in found}
+        _contradicted(header, {p: v for p, v in told.items() if asked.get(p, v) != v})
+        if told.get("cluster.gpus_per_node", asked.get("cluster.gpus_per_node")) != asked.get("cluster.gpus_per_node"):
+            asked.pop("cluster.gres", None)
+        found |= asked | told | {"cluster.launcher": "slurm"}
     alive = _alive(put(any_trial, found))
     found = {path: get(alive, path) for path in found}
-    options = choose(found, int(found.get("cluster.nodes", 1)))
+    options = choose(found, int(found.get("cluster.nodes", 1)), header is not None)
     base = composer.compose([f"{group}={option}" for group, option in options.items()]).trial
     trial = _alive(put(base, found | {"trainer.verl": verl}))
     trial = put(trial, dict(_names(trial, base, label)))
@@ -199,7 +239,8 @@ def _alive(trial: Trial) -> Trial:
 def _names(trial: Trial, base: Trial, label: str) -> list[tuple[str, str]]:
     """A group that is no longer what its option's name says is named after the script, a model after its path."""
     changed = {path.partition(".")[0] for path, _ in differing(trial, base)}
-    names = [(f"{group}.name", label) for group in changed if group not in ("model", "algorithm", "cluster")]
+    plain = ("model", "algorithm", *(() if trial.cluster.launcher == "slurm" else ("cluster",)))
+    names = [(f"{group}.name", label) for group in changed if group not in plain]
     if "model" in changed and not model_option(trial.model.path):
         names.append(("model.name", trial.model.path.rstrip("/").rpartition("/")[2] or label))
     return names
@@ -274,6 +315,43 @@ def _of_launch(launch: Launch) -> list[Note]:
         what = "verl takes dp and refuses the keys of megatron: read as model_engine=megatron"
         notes.append(Note(launch.line, "strategy=megatron without model_engine", what))
     return notes
+
+
+def _contradicted(header: Header, told: Mapping[str, Any]) -> None:
+    for row in header.rows:
+        for path, value in told.items():
+            if path in row.became:
+                row.remark = f"the trainer is told {value}, which is taken"
+
+
+def _of_gpu(header: Header | None, trial: Trial) -> list[Note]:
+    if header is None or header.says_gpu:
+        return []
+    what = f"which GPUs is not said: taken as {trial.cluster.gpu}; set cluster.gpu and cluster.gpu_memory_gib"
+    return [Note(header.rows[0].line, header.rows[0].override, what)]
+
+
+def profile(
+    header: Header, script: Script | None, name: str, label: str, verl: str, notes: Sequence[Note] = ()
+) -> Imported:
+    """The cluster profile of a script's #SBATCH lines. Raises BadInput where it does not compose."""
+    said: dict[str, Any] = {"name": label, "launcher": "slurm", **header.fields}
+    told = [*(script.scope.notes if script is not None else ()), *notes]
+    if "gpus_per_node" not in said:
+        what = "asks for no GPUs: set cluster.gpu, .gpu_memory_gib and .gpus_per_node if its nodes have some"
+        told.append(Note(header.rows[0].line, header.rows[0].override, what))
+    elif not header.says_gpu:
+        usual = _shipped().compose([f"cluster={ON_SLURM}"]).trial.cluster
+        said |= {"gpu": usual.gpu, "gpu_memory_gib": usual.gpu_memory_gib}
+        told += _of_gpu(header, _shipped().compose([f"cluster={ON_SLURM}"]).trial)
+    said = {f.name: said[f.name] for f in fields(Cluster) if f.name in said}  # in the schema's order
+    text = profile_yaml(said, re.sub(r"\s+", " ", name))
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "cluster" / "imported.yaml"
+        file.parent.mkdir()
+        file.write_text(text, encoding="utf-8")
+        Composer([Path(directory)]).compose(["cluster=imported"])
+    return Imported(text, verl, "", {}, (), (), tuple(told), {}, {}, tuple(header.rows))
 
 
 def _of_model(launch: Launch, trial: Trial) -> list[Note]:

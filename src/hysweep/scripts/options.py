@@ -35,7 +35,10 @@ TELLING = ("algorithm.adv_estimator", "algorithm.loss_mode", "parallelism.engine
 VARIANT = re.compile(r"[-_](base|instruct|chat|it|hf|bf16|sft|\d{4})$")  # of one shape
 
 
-def choose(wanted: Mapping[str, Any], nodes: int) -> dict[str, str]:
+ON_SLURM = "slurm_h100"
+
+
+def choose(wanted: Mapping[str, Any], nodes: int, on_slurm: bool = False) -> dict[str, str]:
     """An option for each group, by the fields that the script decides."""
     chosen = {
         group: _closest(group, first, wanted) for group, first in FIRST.items() if group not in ("model", "cluster")
@@ -43,7 +46,7 @@ def choose(wanted: Mapping[str, Any], nodes: int) -> dict[str, str]:
     return {
         "model": model_option(str(wanted.get("model.path", ""))) or FIRST["model"],
         **chosen,
-        "cluster": "slurm_h100" if nodes > 1 else FIRST["cluster"],
+        "cluster": ON_SLURM if on_slurm or nodes > 1 else FIRST["cluster"],
     }
 
 

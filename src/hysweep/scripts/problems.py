@@ -21,6 +21,8 @@ def problems_of(imported: Imported) -> list[Problem]:
 
     Raises BadInput for an engine whose keys are not known here.
     """
+    if not imported.module:
+        raise BadInput(Problem("script", "bash", "starts no trainer", "give one that runs main_ppo"))
     for row in imported.rows:
         key, _, engine = row.override.partition("=")
         if key == "model_engine" and engine not in MODEL_ENGINES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hysweep.schema import BadInput, Problem
@@ -35,11 +35,15 @@ DEEPEST = 20  # functions within functions, bash -c within bash -c
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a script starts, and what was learned on the way. `ended` says why it stopped early."""
+    """What a script starts, and what was learned on the way. `ended` says why it stopped early.
+
+    exports  the variables that it gives to what it starts: (value in the end, line)
+    """
 
     commands: tuple[tuple[Word, ...], ...]
     scope: Scope
     ended: str = ""
+    exports: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 class _Leave(Exception):
@@ -64,7 +68,9 @@ def read_script(source: str, name: str, given: Mapping[str, str], probes_succeed
         ended = f"line {leave.line} ends it{said}"
     except RecursionError as e:
         raise BadInput(Problem(name, "bash", "is nested too deep to be read", "mend the script")) from e
-    return Script(tuple(shell.commands), shell.scope, ended)
+    values = {name: (shell.scope.value(name), line) for name, line in shell.exports.items()}
+    exports = {name: (value, line) for name, (value, line) in values.items() if value is not None}
+    return Script(tuple(shell.commands), shell.scope, ended, exports)
 
 
 class _Shell:
@@ -72,6 +78,7 @@ class _Shell:
         self.name, self.scope, self.probes_succeed = name, scope, probes_succeed
         self.commands: list[tuple[Word, ...]] = []
         self.functions: dict[str, tuple[Node, Expander]] = {}
+        self.exports: dict[str, int] = {}
         self.printed: list[str] | None = None  # within a command substitution: what it prints so far
         self.prints_unknown = False
         self.said = ""
@@ -109,6 +116,7 @@ class _Shell:
                 for child in node.named_children:
                     if child.type == "variable_assignment":
                         self._assign(child)
+                self._export(node)
                 return True
             case "unset_command":
                 for child in node.named_children:
@@ -150,6 +158,14 @@ class _Shell:
             case _:
                 self.scope.note(line_of(node), text_of(node), "not understood")
                 return None
+
+    def _export(self, node: Node) -> None:
+        if not re.match(r"export\s+(?!-)|(?:declare|typeset)\s+-x\b", text_of(node)):
+            return
+        for child in node.named_children:
+            name = child.child_by_field_name("name") if child.type == "variable_assignment" else child
+            if name is not None and name.type == "variable_name":
+                self.exports[text_of(name)] = line_of(child)
 
     def _assign(self, node: Node, more: Sequence[Node] = ()) -> bool:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
