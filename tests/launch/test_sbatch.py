@@ -24,6 +24,7 @@ from hysweep.compose import SHIPPED
 from hysweep.launch.sbatch import script
 from hysweep.schema import Trial
 from hysweep.schema.groups import Cluster
+from hysweep.scripts.header import words_of
 from hysweep.track import AttemptDirectory
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -131,6 +132,15 @@ def test_more_options_are_flags_texts_or_nothing(text_of) -> None:
     assert not [o for o in found if "hold" in o or "tmp" in o or "wckey" in o or o.endswith("=")]
     comment = next(o for o in found if o.startswith("--comment"))
     assert shlex.split(comment) == ["--comment=Hy3, 'first' run: $5 & \"more\""]
+
+
+def test_sbatch_reads_a_value_as_it_was_given(trial_of) -> None:
+    """By its rules (tried with 22.05): a backslash escapes also within quotes, which `words_of` follows."""
+    for value in ("a b", 'it\'s "x"', "a\\b c", "ends\\", "$HOME `id`", "# no comment", "100%", "-N2"):
+        job = job_of(trial_of("cluster=slurm_h100"))
+        job = replace(job, site=replace(job.site, comment=value, additional_parameters={"wckey": value}))
+        found = [words_of(o) for o in options(script(job, AttemptDirectory(Path(ATTEMPT)), "x"))]
+        assert [f"--comment={value}"] in found and [f"--wckey={value}"] in found
 
 
 def test_memory_is_said_in_whole_units(text_of) -> None:

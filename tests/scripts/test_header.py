@@ -338,7 +338,8 @@ def test_quotes_and_backslashes() -> None:
         ("""  --comment='a b' -N 2 # rest""", ["--comment=a b", "-N", "2"]),
         (r"""--comment="it's \"x\"" """, ["""--comment=it's "x\""""]),
         (r"--comment=a\ b", ["--comment=a b"]),
-        ("--comment=a#b", ["--comment=a#b"]),
+        ("--comment=a#b", ["--comment=a"]),
+        (r"--comment='a#b \\ c'", [r"--comment=a#b \ c"]),
         ("''", [""]),
         ("", []),
     ):

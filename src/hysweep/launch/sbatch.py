@@ -45,6 +45,7 @@ def script(job: Job, attempt: AttemptDirectory, name: str) -> str:
     parameters: dict[str, Any] = {COPIED[f]: v for f in COPIED if (v := getattr(site, f)) is not None}
     if site.gpu is not None:
         parameters |= {"gres": site.gres} if site.gres else {"gpus_per_node": job.gpus_per_node}
+    parameters, extra = _escaped(parameters), _escaped(extra | _spelled(site.additional_parameters))
     text: str = _make_sbatch_string(
         command=_command(job, attempt),
         folder=attempt.path.absolute(),
@@ -58,7 +59,7 @@ def script(job: Job, attempt: AttemptDirectory, name: str) -> str:
         setup=_setup(job) or None,
         stderr_to_stdout=True,
         wckey=None,  # an empty one is one all the same, and sites that use none refuse it
-        additional_parameters=extra | _spelled(site.additional_parameters),
+        additional_parameters=extra,
         use_srun=False,
         **parameters,
     )
@@ -68,6 +69,11 @@ def script(job: Job, attempt: AttemptDirectory, name: str) -> str:
 def _spelled(options: dict[str, Any]) -> dict[str, Any]:
     """sbatch's own spelling. True has no value; false and null are as if they were not there."""
     return {name.replace("_", "-"): v for name, v in options.items() if v is not None and v is not False}
+
+
+def _escaped(options: dict[str, Any]) -> dict[str, Any]:
+    """sbatch reads a backslash as one that escapes, also within the quotes that Submitit puts around a value."""
+    return {name: v.replace("\\", "\\\\") if isinstance(v, str) else v for name, v in options.items()}
 
 
 def _memory(gib: float) -> str:

@@ -94,13 +94,13 @@ def _lines(source: str, late: list[Row]) -> Iterator[tuple[int, list[str]]]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a line of options: quotes and backslashes as sbatch has them, up to a comment."""
+    """The words of a line of options as sbatch has them: backslashes count within quotes too, and a # ends the line."""
     words: list[str] = []
     word: str | None = None
     quote, at = "", 0
     while at < len(text):
         c = text[at]
-        if c == "\\" and at + 1 < len(text) and quote != "'":
+        if c == "\\" and at + 1 < len(text):
             at += 1
             word = (word or "") + text[at]
         elif quote:
@@ -114,7 +114,7 @@ def words_of(text: str) -> list[str]:
             if word is not None:
                 words.append(word)
             word = None
-        elif c == "#" and word is None:
+        elif c == "#":
             break
         else:
             word = (word or "") + c
