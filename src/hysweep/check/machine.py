@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,21 +12,11 @@ import psutil
 
 from hysweep.embedded import assets
 from hysweep.schema import Problem, Stage, Trial
+from hysweep.schema.finding import Finding
 
 # What real verl on the CPU was run with, beside verl itself; the extra `cpu` installs them.
 CPU_STACK = ("verl", "torch", "ray", "transformers", "TransferQueue", "tensordict")
 EXTRAS = {"plotly": "report", "wandb": "wandb"}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fact about the machine. `is_needed`: the road on this machine, with no GPU, does not work without it."""
-
-    name: str
-    is_good: bool
-    found: str
-    cure: str = ""
-    is_needed: bool = False
 
 
 def installed(name: str) -> str | None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hysweep.check import Finding, examine
+from hysweep.compose import Composer
+
+if TYPE_CHECKING:
+    from hysweep.launch.survey import Answer
 
 
 def doctor(as_json: bool) -> int:
@@ -47,7 +55,50 @@ def doctor_of_cluster(
     within: float,
     as_json: bool,
 ) -> int:
-    raise NotImplementedError
+    from hysweep.launch.survey import survey
+
+    composition = Composer(config_dirs).compose(overrides)
+    console = Console(stderr=True)
+    with console.status("asking the cluster") if console.is_terminal else nullcontext():
+        root = Path(composition.study.root)
+        say = partial(click.echo, err=True)
+        answers = survey(composition.trial, root, constraints, nodes, within, say)
+    if as_json:
+        click.echo(json.dumps([a.as_dict() for a in answers], indent=1))
+    else:
+        for answer in answers:
+            _print_answer(answer)
+    bad = [a for a in answers if not a.is_good]
+    if not as_json:
+        click.echo(
+            f"{len(bad)} of {len(answers)} jobs found what has to be mended" if bad else "the cluster can run it"
+        )
+    return 1 if bad else 0
+
+
+def _print_answer(answer: Answer) -> None:
+    """A row for each thing looked at; where the nodes differ, what each says."""
+    title = " ".join(filter(None, [answer.kind, ", ".join(answer.nodes) or "no node", f"(job {answer.job_id})"]))
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    for head in ("", "what", "found", "cure"):
+        table.add_column(head, overflow="fold")
+    names = dict.fromkeys(f.name for findings in answer.nodes.values() for f in findings)
+    for name in names:
+        by_node = {node: f for node, fs in answer.nodes.items() for f in fs if f.name == name}
+        said = {f.found for f in by_node.values()}
+        found = said.pop() if len(said) == 1 and len(by_node) > 1 else _each(by_node)
+        bad = [f for f in by_node.values() if not f.is_good]
+        mark = "[green]ok[/]" if not bad else "[red]bad[/]" if any(f.is_needed for f in bad) else "[yellow]look[/]"
+        table.add_row(mark, name, Text(found), Text(bad[0].cure if bad else ""))
+    if answer.problem:
+        table.add_row("[red]bad[/]", "job", Text(answer.problem), "")
+    Console().print(table)
+
+
+def _each(by_node: Mapping[str, Finding]) -> str:
+    if len(by_node) == 1:
+        return next(iter(by_node.values())).found
+    return "\n".join(f"{node}: {f.found}" for node, f in by_node.items())
 
 
 def _broken(findings: Sequence[Finding]) -> list[Finding]:

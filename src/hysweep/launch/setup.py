@@ -23,9 +23,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hysweep.check import Finding
 from hysweep.compile.pins import RELEASES, REPOSITORIES, Repository, git_pins
 from hysweep.schema import BadInput, Problem, suggest
+from hysweep.schema.finding import Finding
 from hysweep.track.files import read_json, write_json, write_text
 
 MANIFEST = "setup.json"
