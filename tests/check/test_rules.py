@@ -424,4 +424,6 @@ def test_the_disk_that_checkpoints_take(trial_of) -> None:
     assert "in the end" in problem.why
     (problem,) = disk_problems(kept, parallel=2, trials=2, free_gib=4 * size - 1)
     assert "while it runs" in problem.why
+    (problem,) = disk_problems(trial_of(HY3), parallel=1, trials=1, free_gib=size - 1)
+    assert "at least" in problem.why, "its script saves for ever and keeps all"
     assert checkpoint_gib(trial_of()) is None and disk_problems(trial_of(), 1, 1, 0.0) == []

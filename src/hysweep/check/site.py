@@ -337,14 +337,18 @@ def checkpoints_at_once(t: Trial) -> int | None:
 def disk_problems(t: Trial, parallel: int, trials: int, free_gib: float) -> list[Problem]:
     """Whether the checkpoints of a study fit where it is to lie: while it runs, and those that stay of all trials."""
     size, most = checkpoint_gib(t), checkpoints_at_once(t)
-    if size is None or not most:
+    if size is None or most == 0:
         return []
+    at_least = "at least " if most is None else ""  # all are kept, of nobody knows how many
+    most = most or 1
     stays = min(most, t.trainer.checkpoints_kept or most)
     at_once = size * most * min(parallel, trials)
     at_end = size * (most * min(parallel, trials) + stays * max(0, trials - parallel))
     for needed, when in ((at_once, "while it runs"), (at_end, "in the end, with those of the trials that are over")):
         if needed > free_gib:
-            why = f"checkpoints of {size:,.0f} GiB take {needed:,.0f} GiB {when}, and {free_gib:,.0f} are free"
+            why = (
+                f"checkpoints of {size:,.0f} GiB take {at_least}{needed:,.0f} GiB {when}, and {free_gib:,.0f} are free"
+            )
             cure = "give trainer.checkpoints_kept, another study.root, or delete those of trials that are over"
             return [_warned("trainer.checkpoints_kept", str(t.trainer.checkpoints_kept or "null"), why, cure)]
     return []
