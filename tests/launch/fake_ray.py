@@ -11,6 +11,9 @@ logs.mkdir(parents=True)
 if mode == "clash":
     print("RuntimeError: Failed to start GCS: Address already in use", flush=True)
     sys.exit(1)
+if mode == "slow":
+    print("Exception: The current node timed out during startup. This could happen because", flush=True)
+    sys.exit(1)
 if mode == "broken":
     print("Usage: ray start [OPTIONS]\nError: No such option: --port", flush=True)
     sys.exit(2)

@@ -81,7 +81,7 @@ def test_each_job_has_a_token_of_its_own(boots: Callable[..., RayCluster]) -> No
 
 
 def test_a_port_that_is_taken_is_tried_again(boots: Callable[..., RayCluster]) -> None:
-    assert boots("clash", "clash", "up").boot(os.environ, wait)["RAY_ADDRESS"]
+    assert boots("clash", "slow", "up").boot(os.environ, wait)["RAY_ADDRESS"]
     with pytest.raises(BootFailed, match="Address already in use") as failed:
         boots("clash", "clash", "clash").boot(os.environ, wait)
     assert failed.value.cause is Cause.PORT_CLASH
@@ -140,7 +140,7 @@ def test_a_temporary_directory_too_deep_for_sockets(new_attempt: New, monkeypatc
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     attempt = new_attempt()
-    made = boot.make_temporary(attempt)
+    made, _ = boot.make_temporary(attempt)
     try:
         assert boot.fits(made)
         assert deep not in made.parents
@@ -155,12 +155,24 @@ def test_a_temporary_directory_too_deep_for_sockets(new_attempt: New, monkeypatc
 
 def test_the_directory_of_another_attempt_stays(new_attempt: New) -> None:
     one, two = new_attempt(), new_attempt()
-    theirs = boot.make_temporary(two)
+    theirs, lock = boot.make_temporary(two)
     boot.make_temporary(one)
     boot.remove_temporaries(command.identity(one))
+    boot.remove_abandoned()
     assert theirs.exists()
+    os.close(lock)
     boot.remove_temporaries(command.identity(two))
     assert not theirs.exists()
+
+
+def test_what_was_abandoned_goes_with_the_next(new_attempt: New) -> None:
+    """All of an attempt may be shot at once, and on its node nobody is left to clean up."""
+    attempt = new_attempt()
+    path, lock = boot.make_temporary(attempt)
+    (path / "session").mkdir()
+    os.close(lock)  # as the end of its process does
+    boot.remove_abandoned()
+    assert not path.exists()
 
 
 def test_what_is_not_inherited() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import random
@@ -88,13 +89,15 @@ class Ray:
         self.log = attempt.ray_log(rank)
         self.child: subprocess.Popen[bytes] | None = None
         self.temporary: Path | None = None
+        self._lock: int | None = None  # says, as long as this process lives, that the directory is in use
         self._said_before = 0  # bytes of its log from earlier boots
 
     def start(
         self, environment: Mapping[str, str], allocation: Allocation, own: str, head: str | None, port: int | None
     ) -> None:
         """`own` is this node's address; `head` the one to join, None: be it, on `port`."""
-        self.temporary = make_temporary(self.attempt, self.rank, self.job.site.local_dir)
+        remove_abandoned(self.job.site.local_dir)
+        self.temporary, self._lock = make_temporary(self.attempt, self.rank, self.job.site.local_dir)
         self._said_before = _size(self.log)
         command = ray_command(self.job, allocation, self.temporary, own, head, port, free_port())
         self.child = processes.spawn(command, environment, self.log, self.attempt.path)
@@ -128,6 +131,9 @@ class Ray:
     def clear(self) -> None:
         if self.temporary:
             shutil.rmtree(self.temporary, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def keep_logs(self) -> None:
         """Ray's own logs go with its directory: keep the ends of those that say why it did not come up."""
@@ -184,7 +190,7 @@ class RayCluster:
             if not settled:
                 raise self._too_late()
             gone = self.ray.why_gone()
-            if not (gone and is_port_clash(self.ray.said()) and boots_left):
+            if not (gone and may_pass(self.ray.said()) and boots_left):
                 loss = self.loss()
                 assert loss is not None
                 cause = Cause.PORT_CLASH if is_port_clash(loss.reason) else loss.cause
@@ -259,23 +265,45 @@ def gpus_offered(temporary: Path | None) -> float | None:
     return None
 
 
-def make_temporary(attempt: AttemptDirectory, rank: int = 0, local_dir: str | None = None) -> Path:
-    """A directory on this node, short enough for Ray's sockets; named so that whoever cleans up can find it.
+def make_temporary(attempt: AttemptDirectory, rank: int = 0, local_dir: str | None = None) -> tuple[Path, int]:
+    """A directory on this node, short enough for Ray's sockets; named so that whoever cleans up can find it. With the
+    lock on it: a descriptor to close.
 
     Raises BootFailed where there is none; one that was asked for by name is not replaced by another.
     """
     refused = []
     for root in [local_dir] if local_dir else temporary_roots():
         try:
-            path = Path(tempfile.mkdtemp(prefix=_prefix(identity(attempt), rank), dir=root))
+            # It has its name only once it is locked: see remove_abandoned.
+            made = Path(tempfile.mkdtemp(prefix="new-hy-", dir=root))
+            lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path = made.with_name(_prefix(identity(attempt), rank) + made.name.removeprefix("new-hy-"))
+            made.rename(path)
         except OSError as e:
             refused.append(f"{root}: {e.strerror}")
             continue
         if fits(path) and _takes_sockets(path):
-            return path
+            return path, lock
         refused.append(f"{path}: no place for a socket")
+        os.close(lock)
         path.rmdir()
     raise BootFailed(Cause.RAY_BOOT, "no temporary directory for Ray: " + "; ".join(refused))
+
+
+def remove_abandoned(local_dir: str | None = None) -> None:
+    """Remove such directories of ours that nobody holds: what SIGKILL of all of an attempt on this node left."""
+    for root in [local_dir] if local_dir else temporary_roots():
+        for path in Path(root).glob(_ANY):
+            with suppress(OSError):
+                if path.stat(follow_symlinks=False).st_uid != os.getuid():
+                    continue
+                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+                finally:
+                    os.close(lock)
 
 
 def temporary_roots() -> list[str]:
@@ -311,9 +339,12 @@ def temporaries(directory: str, rank: int = 0, local_dir: str | None = None) -> 
     return [path for root in roots for path in Path(root).glob(_prefix(directory, rank) + "*")]
 
 
+_ANY = "hy-" + "[0-9a-f]" * 8 + "-[0-9]*-*"
+
+
 def _prefix(directory: str, rank: int) -> str:
     """By the rank too: two nodes may have one such directory between them."""
-    return f"hs-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:8]}-{rank}-"
+    return f"hy-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:8]}-{rank}-"
 
 
 def free_port() -> int:
@@ -344,6 +375,12 @@ def _is_free(port: int) -> bool:
 
 def is_port_clash(said: str) -> bool:
     return bool(re.search(r"address already in use|EADDRINUSE|Errno 98|failed to bind to address", said, re.IGNORECASE))
+
+
+def may_pass(said: str) -> bool:
+    """Whether Ray may come up when it is started again. It gives a raylet 30 s, which on a busy node, with many nodes
+    reading one file system, is too little; how long we wait is ours to say."""
+    return is_port_clash(said) or "timed out during startup" in said
 
 
 def last_error(said: str) -> str:

@@ -8,7 +8,7 @@ import time
 
 from hysweep.launch import command, processes
 from hysweep.launch.allocation import Allocation, address_towards
-from hysweep.launch.boot import BootFailed, Ray, is_port_clash
+from hysweep.launch.boot import BOOTS, BootFailed, Ray, is_port_clash, may_pass
 from hysweep.launch.remains import end_all, say
 from hysweep.launch.roll import Presence
 from hysweep.launch.stacks import dump
@@ -21,7 +21,7 @@ LAST_WORD = 4.0
 
 
 class Follower:
-    """One node of an attempt. Exit code 0: the first node knows all that there is to say of this one."""
+    """One node of an attempt. Exit code 0: what there is to say of its end is said elsewhere."""
 
     def __init__(self, attempt: AttemptDirectory, allocation: Allocation, job: Job) -> None:
         self.attempt = attempt
@@ -33,6 +33,8 @@ class Follower:
         self.began = time.time()
         self._guard = os.getppid()
         self._deadline = float("inf")
+        self._head = ""
+        self._boots_left = 0
         self._said = ""  # that its Ray is up, or why it is not
 
     def run(self) -> int:
@@ -62,13 +64,14 @@ class Follower:
                     say("the first node ends the attempt")
                     return 0
                 if "boot" in order:
+                    self._boots_left = BOOTS
                     self._boot(order["boot"])
                 if "stacks" in order:
                     dump(self.attempt, self.allocation.rank)
             self.presence.orders.clear()
             if self.presence.is_lost:
                 say("the first node is gone")
-                return 1
+                return 0
             self._tell()
             if time.monotonic() > self._deadline:
                 # The scheduler tells all nodes; whoever told this one alone had its reasons.
@@ -79,6 +82,8 @@ class Follower:
                 self._deadline = min(self._deadline, time.monotonic() + LAST_WORD)
 
     def _boot(self, head: str) -> None:
+        self._head = head
+        self._boots_left -= 1
         if self.ray:
             self.ray.stop()
             self.ray.clear()
@@ -99,10 +104,14 @@ class Follower:
         if not self.ray:
             return
         if gone := self.ray.why_gone():
-            if self._said != "failed":
+            said = self.ray.said()
+            if not self._said and self._boots_left and may_pass(said) and not is_port_clash(said):
+                say(f"{gone}; once more")
+                self._boot(self._head)
+            elif self._said != "failed":
                 self.ray.keep_logs()
                 kills = processes.oom_kills() - self.oom_kills
-                cause = Cause.HOST_OOM if kills > 0 else Cause.PORT_CLASH if is_port_clash(self.ray.said()) else None
+                cause = Cause.HOST_OOM if kills > 0 else Cause.PORT_CLASH if is_port_clash(said) else None
                 self._fail(gone, cause)
         elif not self._said and self.ray.address():
             self._said = "joined"

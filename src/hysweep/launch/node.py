@@ -158,8 +158,10 @@ class Node:
         self.driver = processes.spawn(argv, environment, self.attempt.driver_log, self.attempt.path)
         driver = self.driver
         self.wait(lambda: driver.poll() is not None or bool(cluster and cluster.loss()))
-        if driver.poll() is None:
-            self.wait(lambda: driver.poll() is not None, LAST_WORDS)  # what it says of it is worth having
+        loss = cluster.loss() if cluster else None
+        # What it says of a loss is worth having. Of a node that fell silent it knows nothing yet.
+        if driver.poll() is None and loss and loss.cause is not Cause.NODE_FAIL:
+            self.wait(lambda: driver.poll() is not None, LAST_WORDS)
         return self._exit_code()
 
     def wait(self, done: Callable[[], bool], within: float | None = None) -> bool:

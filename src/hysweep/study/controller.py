@@ -29,6 +29,7 @@ from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer, grid, size
 from hysweep.compose.composer import load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, Launcher, Refused, launcher
+from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Problem, Trial, nearest, trial_id
 from hysweep.study.definition import load_definition
@@ -36,7 +37,9 @@ from hysweep.study.objective import value_of
 from hysweep.study.search import Search
 from hysweep.track import (
     ACTIONS,
+    AttemptDirectory,
     Cause,
+    End,
     Phase,
     State,
     Status,
@@ -210,7 +213,10 @@ class Controller:
                 return
             end = trial.attempt(state.attempt).end()
             # one that ended without a word lost its node; one that was told to end was not told why
-            cause = Cause.NODE_FAIL if end is None else settle(end.cause, Cause.PREEMPTED)
+            if end is None or end.cause is Cause.NODE_FAIL:
+                cause = Cause.NODE_FAIL
+            else:
+                cause = settle(end.cause, Cause.PREEMPTED)
             reason = end.reason if end and end.reason else "the scheduler ran the job again"
             self._close_attempt(trial, state, cause, reason)
             state = trial.save(state.but(attempt=state.attempt + 1))
@@ -233,7 +239,7 @@ class Controller:
 
     def _after_attempt(self, trial: TrialDirectory, state: State, job: JobState) -> None:
         """A job is gone: why, what it cost, and what to do about it."""
-        end = trial.attempt(state.attempt).end()
+        end = _end_of(trial.attempt(state.attempt))
         cause = settle(end.cause if end else None, job.cause)
         reason = end.reason if end and cause is end.cause else job.reason
         reason = reason or (end.reason if end else "the node process is gone and left no word")
@@ -432,7 +438,8 @@ class Controller:
         job = replace(job, hung_after_min=self.definition.study.hung_after_min)
         if "wandb" in self._config(trial).tracking.loggers:
             job = replace(job, env=self._wandb_run(trial) | job.env)
-        blamed = [n for a in trial.attempts() if (end := a.end()) and ACTIONS[end.cause].elsewhere for n in end.nodes]
+        ends = [end for a in trial.attempts() if (end := _end_of(a))]
+        blamed = [node for end in ends if ACTIONS[end.cause].elsewhere for node in end.nodes]
         if blamed and job.launcher == "slurm":
             excluded = ",".join(dict.fromkeys([*filter(None, [job.site.exclude]), *blamed[-MOST_EXCLUDED:]]))
             job = replace(job, site=replace(job.site, exclude=excluded))
@@ -461,6 +468,11 @@ class Controller:
             return 0.0
         last = attempt.last_sign_of_life() if state.is_final else time.time()
         return max(0.0, last - claimed.created) / 3600 * self._gpus(trial)
+
+
+def _end_of(attempt: AttemptDirectory) -> End | None:
+    """Of an attempt whose job is gone."""
+    return attempt.end() or unsaid(attempt)
 
 
 def bar_of(values: list[float], kept: float, direction: str) -> float:

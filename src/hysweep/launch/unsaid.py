@@ -1,0 +1,57 @@
+"""What is known of an attempt whose node left no word: what srun and the batch script said, where a node of it died.
+
+A Python that does not start on one node has srun end the others, before there is anybody to write an end.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from hysweep.schema import BadInput
+from hysweep.schema.hostlist import hosts
+from hysweep.schema.job import Job
+from hysweep.track import AttemptDirectory, Cause, End, Phase
+
+_TAIL = 65536  # bytes
+# "srun: error: node[2-3]: tasks 1-2: Exited with exit code 3"; those that srun ended itself are "Terminated"
+_TASK = re.compile(r"srun: error: (?P<nodes>\S+): tasks? [\d,-]+: (?P<how>Exited with exit code \d+|.*)$")
+_LAUNCH = re.compile(r"srun: error: Task launch for \S+ failed on node (?P<node>[^\s:]+): (?P<why>.*)")
+_LOUD = re.compile(r"(?:srun|slurmstepd\S*): error: |.*(?:No such file|not found|rror:)")
+
+
+def unsaid(attempt: AttemptDirectory) -> End | None:
+    """None where nothing was said either."""
+    logs = sorted(attempt.path.glob("slurm-*.log"), key=lambda p: p.stat().st_mtime)
+    written = attempt.job()
+    if not logs or written is None:
+        return None
+    with open(logs[-1], "rb") as file:
+        file.seek(max(0, logs[-1].stat().st_size - _TAIL))
+        text = file.read().decode(errors="replace")
+    return read_unsaid([line.strip() for line in text.splitlines() if line.strip()], Job.from_dict(written).nodes)
+
+
+def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
+    """From the log of a job on so many nodes. What failed on all of them is no fault of a node."""
+    lines = list(lines)
+    loud = tuple(dict.fromkeys(line[:500] for line in lines if _LOUD.match(line)))[:12]
+    for line in lines:
+        if launch := _LAUNCH.match(line):
+            reason = f"{launch['node']}: its task was not launched: {launch['why']}"
+            return End(Cause.RAY_BOOT, Phase.START, reason=reason, lines=loud, nodes=(launch["node"],))
+        task = _TASK.match(line)
+        if task is None or task["how"] == "Terminated":
+            continue
+        blamed: list[str] = []
+        with suppress(BadInput):
+            blamed = hosts(task["nodes"])
+        reason = f"{task['nodes']}: the node process: {task['how']}"
+        # 128 and more: by a signal, as a shell says it
+        has_exited = (code := re.search(r"exit code (\d+)", task["how"])) is not None and int(code[1]) < 128
+        if has_exited and len(blamed) < nodes:
+            return End(Cause.RAY_BOOT, Phase.START, reason=reason, lines=loud, nodes=tuple(blamed))
+        cause = Cause.HOST_OOM if "Out Of Memory" in task["how"] else Cause.UNKNOWN if has_exited else Cause.KILLED
+        return End(cause, reason=reason, lines=loud)
+    return End(Cause.UNKNOWN, reason=loud[0], lines=loud) if loud else None

@@ -1,0 +1,50 @@
+"""What is read from the log of a job whose node wrote no end.json."""
+
+from __future__ import annotations
+
+import pytest
+
+from hysweep.launch.unsaid import read_unsaid
+from hysweep.track import Cause
+
+ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "srun: error: node1: task 0: Terminated"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "nodes", "reason"),
+    [
+        (
+            ["srun: error: node2: task 1: Exited with exit code 3", *ENDED_BY_SRUN],
+            Cause.RAY_BOOT,
+            ("node2",),
+            "node2: the node process: Exited with exit code 3",
+        ),
+        (["srun: error: node[2,3]: tasks 1-2: Exited with exit code 127"], Cause.RAY_BOOT, ("node2", "node3"), "127"),
+        (
+            ["python3: error: x", "srun: error: node[1-4]: tasks 0-3: Exited with exit code 1"],
+            Cause.UNKNOWN,
+            (),
+            "exit code 1",
+        ),
+        (
+            [
+                "srun: error: Task launch for StepId=7.0 failed on node node2: Job credential expired",
+                "srun: error: node1: task 0: Killed",
+            ],
+            Cause.RAY_BOOT,
+            ("node2",),
+            "node2: its task was not launched: Job credential expired",
+        ),
+        (["srun: error: node1: task 0: Killed"], Cause.KILLED, (), "node1: the node process: Killed"),
+        (["srun: error: node1: task 0: Exited with exit code 137"], Cause.KILLED, (), "exit code 137"),
+        (["srun: error: node1: task 0: Out Of Memory"], Cause.HOST_OOM, (), "Out Of Memory"),
+        (["hello", "/bin/sh: 3: module: not found"], Cause.UNKNOWN, (), "module: not found"),
+    ],
+)
+def test_the_first_that_ended_badly(lines: list[str], cause: Cause, nodes: tuple[str, ...], reason: str) -> None:
+    end = read_unsaid(lines, 4)
+    assert end and (end.cause, end.nodes) == (cause, nodes) and reason in end.reason
+
+
+def test_nothing_loud_is_no_end() -> None:
+    assert read_unsaid(["hello", *ENDED_BY_SRUN[:1]], 2) is None
