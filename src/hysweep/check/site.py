@@ -96,7 +96,7 @@ def is_filled_in(t: Trial) -> Iterator[Problem]:
         value = getattr(t.cluster, f.name)
         if not isinstance(value, str):
             continue
-        if PLACEHOLDER.fullmatch(value):
+        if PLACEHOLDER.fullmatch(value) and f.name != "comment":
             why, cure = "is to be filled in", f"give cluster.{f.name}=NAME, or null for the site's default"
             yield Problem(f"cluster.{f.name}", value, why, cure, Stage.START)
         elif re.search(r"[\x00-\x1f\x7f]", value):
@@ -217,7 +217,7 @@ def setup_is_heard(t: Trial) -> Iterator[Problem]:
         if re.match(r"\s*#\s*SBATCH\b", line):
             why, cure = "has no effect: sbatch reads its options above", "use the field, or additional_parameters"
             yield Problem(key, line, why, cure, Stage.NEVER)
-        elif re.match(r"\s*(?:exit|exec)\b", line):
+        elif re.match(r"\s*(?:exit\b|exec\s+[^\s<>&\d])", line):
             why = "ends the script before the job begins"
             yield Problem(key, line, why, "leave it out", Stage.START)
         elif re.search(r"\bray\s+start\b", line):
