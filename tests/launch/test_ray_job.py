@@ -328,6 +328,37 @@ def test_a_package_too_large(told: Told, new_attempt: New, monkeypatch: pytest.M
     assert told.jobs == []
 
 
+# --- room for a trial
+
+RAY = """
+import os
+from pathlib import Path
+init = lambda **_: None
+nodes = lambda: [{"Alive": True, "Resources": {"GPU": 8.0}}, {"Alive": True, "Resources": {"CPU": 8.0}}]
+def available_resources():
+    tries = Path(os.environ["TRIES"])
+    tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+    return {"GPU": 2.0 * len(tries.read_text())}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "tries", "says"),
+    [
+        (("1", "4", "30"), 2, ""),
+        (("1", "8", "0"), 1, "2 GPUs of the Ray cluster were free after 0 s; the trial needs 8"),
+        (("2", "8", "30"), 0, "the Ray cluster has 1 nodes with 8 GPUs; the trial needs 2"),
+    ],
+)
+def test_room_is_waited_for(tmp_path: Path, asked: tuple[str, ...], tries: int, says: str) -> None:
+    (tmp_path / "ray.py").write_text(RAY)
+    env = os.environ | {"PYTHONPATH": str(tmp_path), "TRIES": str(tmp_path / "tries")}
+    argv = [sys.executable, "-m", "hysweep.launch.ray_room", *asked]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (1 if says else 0, says), done.stderr
+    assert len((tmp_path / "tries").read_text() if tries else "") == tries
+
+
 # --- a real one
 
 
@@ -338,6 +369,7 @@ def standing() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         dashboard, client = one.getsockname()[1], two.getsockname()[1]
     argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0", "--num-cpus=4",
+            "--num-gpus=4",
             f"--dashboard-port={dashboard}", f"--temp-dir={temporary}", "--object-store-memory=100000000",
             "--node-ip-address=127.0.0.1", f"--ray-client-server-port={client}", "--dashboard-agent-listen-port=0",
             "--disable-usage-stats"]  # fmt: skip
@@ -372,16 +404,20 @@ def test_a_real_cluster(standing: str, new_attempt: New, monkeypatch: pytest.Mon
     monkeypatch.setenv("RAY_ADDRESS", standing)
     python = site(python=sys.executable, code=[code()])
 
-    def new(*arguments: str) -> AttemptDirectory:
-        made = new_attempt(env={"FROM_THE_JOB": "yes", "PYTHONPATH": str(HERE)}, launcher="ray_job", site=python)
+    def new(*arguments: str, **more: Any) -> AttemptDirectory:
+        made = new_attempt(
+            env={"FROM_THE_JOB": "yes", "PYTHONPATH": str(HERE)}, launcher="ray_job", site=python, **more
+        )
         written = made.job()
         assert written
         made.prepare(replace(Job.from_dict(written), module="job_trainer", overrides=arguments).as_dict())
         return made
 
-    runs, fails, hangs = new(), new("raise"), new()
+    runs, fails, hangs, huge = new(), new("raise"), new(), new(gpus_per_node=8)
     first = launcher("ray_job")
-    job_ids = {name: first.submit(a) for name, a in {"runs": runs, "fails": fails, "hangs": hangs}.items()}
+    job_ids = {
+        name: first.submit(a) for name, a in {"runs": runs, "fails": fails, "hangs": hangs, "huge": huge}.items()
+    }
     again = launcher("ray_job")
     assert again.submit(runs) == again.find(runs) == job_ids["runs"]
     wait_for(lambda: runs.end() or "worker: " in log(runs), 120)
@@ -397,6 +433,10 @@ def test_a_real_cluster(standing: str, new_attempt: New, monkeypatch: pytest.Mon
     over(again, job_ids["fails"], 60)
     assert end_of(fails).reason == "FileNotFoundError: no such data"
     assert end_of(fails).exit_code == 1
+
+    over(again, job_ids["huge"], 60)
+    assert end_of(huge).cause is Cause.RAY_BOOT
+    assert end_of(huge).reason == "the Ray cluster has 0 nodes with 8 GPUs; the trial needs 1"
 
     wait_for(lambda: "worker: " in log(hangs), 60)
     again.cancel([job_ids["hangs"]])

@@ -1,4 +1,4 @@
-"""One GPU of an all-reduce over all GPUs of a job, by NCCL: `python all_reduce.py`, its rank in the environment.
+"""One GPU of an all-reduce over all GPUs of a job, by NCCL: `python -P all_reduce.py`, its rank in the environment.
 
 Started by its path: it needs torch, and nothing else that is ours. The first rank prints what came of it as JSON.
 """

@@ -184,7 +184,7 @@ class Probe:
             return Finding("all-reduce", True, f"not run: {why}")
         ranks = ours * len(self.allocation.nodes)
         meets = {"MASTER_ADDR": self._meeting["address"], "MASTER_PORT": str(self._meeting["spare"])}
-        argv = [sys.executable, all_reduce.__file__]
+        argv = [sys.executable, "-P", all_reduce.__file__]  # beside it lie names of the standard library
         children = []
         for local in range(ours):
             place = {"RANK": str(self.allocation.rank * ours + local), "LOCAL_RANK": str(local)}

@@ -14,13 +14,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hysweep.launch import node
+from hysweep.launch import node, processes
 from hysweep.launch.allocation import Allocation
-from hysweep.launch.boot import BootFailed, Wait
+from hysweep.launch.boot import BootFailed, Wait, last_error
 from hysweep.launch.roll import Loss
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 
+JOINS_WITHIN = 60.0  # seconds for a process to import Ray and join
 NOT_SEEN = 3  # exit code: there is no such directory here
 
 
@@ -29,6 +30,8 @@ class StandingRay:
     started there goes with the driver."""
 
     def __init__(self, job: Job, attempt: AttemptDirectory, allocation: Allocation) -> None:
+        self.job = job
+        self.attempt = attempt
         self.children: list[subprocess.Popen[bytes]] = []
 
     def boot(self, environment: Mapping[str, str], wait: Wait) -> dict[str, str]:
@@ -36,7 +39,22 @@ class StandingRay:
         joins = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
         if "RAY_ADDRESS" not in joins:
             raise BootFailed(Cause.RAY_BOOT, "RAY_ADDRESS is not set: this is no job of a Ray cluster")
+        self._wait_for_room({**environment, **joins}, wait)
         return joins
+
+    def _wait_for_room(self, environment: Mapping[str, str], wait: Wait) -> None:
+        job, log = self.job, self.attempt.ray_log(0)
+        gpus = job.ray_gpus if job.ray_gpus is not None else job.gpus_per_node
+        asked = [str(job.nodes), str(gpus), str(job.ray_boot_timeout_s)]
+        argv = [sys.executable, "-m", "hysweep.launch.ray_room", *asked]
+        child = processes.spawn(argv, environment, log, self.attempt.path)
+        self.children = [child]
+        is_over = wait(lambda: child.poll() is not None, job.ray_boot_timeout_s + JOINS_WITHIN)
+        processes.stop(child, 1.0)
+        self.children = []
+        if not is_over or child.returncode != 0:
+            said = log.read_text(encoding="utf-8", errors="replace")
+            raise BootFailed(Cause.RAY_BOOT, last_error(said) if is_over else "the Ray cluster could not be joined")
 
     def poll(self) -> None:
         pass
