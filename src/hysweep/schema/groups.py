@@ -678,7 +678,7 @@ class Cluster:
     timeout_min: int = knob(240, "time limit of a job", unit="min", learned=False, low=1)
     ray_boot_timeout_s: int = knob(300, "until all nodes must have joined", unit="s", learned=False, low=10)
     silent_after_s: int = knob(
-        8, "a node of which nothing was heard for so long is lost", unit="s", when=ON_SLURM, learned=False, low=3
+        5, "a node of which nothing was heard for so long is lost", unit="s", when=ON_SLURM, learned=False, low=3
     )
     network_interface: str | None = knob(
         None, "interface that nodes reach each other by; null: the one that leads there", when=ON_SLURM, learned=False
