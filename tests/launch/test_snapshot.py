@@ -65,6 +65,12 @@ def test_the_same_code_is_copied_once(code: Path, tmp_path: Path) -> None:
     assert len(list((study / "code").iterdir())) == 3
 
 
+def test_what_would_be_copied_is_said_without_copying(code: Path, tmp_path: Path) -> None:
+    said = snapshot(job_of(code), tmp_path / "study", writes=False)
+    assert not (tmp_path / "study").exists()
+    assert snapshot(job_of(code), tmp_path / "study") == said
+
+
 def test_hysweep_itself_is_there_whole(tmp_path: Path) -> None:
     job = snapshot(Job("m", ()), tmp_path)
     own = Path(hysweep.__file__).parent

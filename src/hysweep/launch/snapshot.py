@@ -18,15 +18,16 @@ _MOST = 256 * 2**20  # bytes; what is larger is no code
 _SKIPPED = {".git", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", "node_modules"}
 
 
-def snapshot(job: Job, study: Path) -> Job:
-    """Copy hysweep itself and the directories of ``cluster.code``; returns the job that runs the copies.
+def snapshot(job: Job, study: Path, writes: bool = True) -> Job:
+    """Copy hysweep itself and the directories of ``cluster.code``; returns the job that runs the copies. With
+    `writes` false nothing is copied: the job is what it would be.
 
     Their PYTHONPATH comes first, and paths of the trial that lie within a directory lead to its copy. Raises BadInput
     where a directory is not there or is too large.
     """
     own = Path(hysweep.__file__).parent
     sources = [own, *(Path(os.path.abspath(os.path.expanduser(d))) for d in job.site.code)]
-    copies = {source: _copy(source, study / "code") for source in sources}
+    copies = {source: _copy(source, study / "code", writes) for source in sources}
     roots = [str(copies[own].parent), *(str(copies[s]) for s in sources[1:])]
     before = [p for p in job.env.get("PYTHONPATH", "").split(os.pathsep) if p]
     moved = {str(s): str(copies[s]) for s in sources}
@@ -41,7 +42,7 @@ def _moved(text: str, moved: dict[str, str]) -> str:
     return text
 
 
-def _copy(source: Path, into: Path) -> Path:
+def _copy(source: Path, into: Path, writes: bool) -> Path:
     """``into/<hash of the content>/<name>``, made as one step."""
     if not source.is_dir():
         raise BadInput(Problem("cluster.code", source, "there is no such directory", "name one with code"))
@@ -54,7 +55,7 @@ def _copy(source: Path, into: Path) -> Path:
     for f in files:
         digest.update(os.fsencode(f) + b"\0" + hashlib.sha256((source / f).read_bytes()).digest())
     target = into / digest.hexdigest()[:12] / source.name
-    if target.is_dir():
+    if target.is_dir() or not writes:
         return target
     draft = into / f".{digest.hexdigest()[:12]}.{os.getpid()}"
     shutil.rmtree(draft, ignore_errors=True)
