@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.compose import Choice, Composer, Interval, grid, size
+from hysweep.compose import Choice, Composer, Interval, Space
 from hysweep.compose.composer import load_trial, trial_yaml
 from hysweep.schema import BadInput, trial_id
 
@@ -131,8 +131,8 @@ def test_the_command_line_takes_a_key_out_of_a_sweep_files_space(composer: Compo
 
 def test_a_grid_in_hydras_order(composer: Composer) -> None:
     space = composer.compose(["algorithm=grpo,rloo", "rollout.n=2,4"]).space
-    assert size(space) == 4
-    assert [tuple(p.values()) for p in grid(space)] == [("grpo", 2), ("grpo", 4), ("rloo", 2), ("rloo", 4)]
+    assert space.size == 4
+    assert [tuple(p.values()) for p in space.grid()] == [("grpo", 2), ("grpo", 4), ("rloo", 2), ("rloo", 4)]
 
 
 def test_categories_keep_their_quotes(composer: Composer) -> None:
@@ -233,7 +233,7 @@ def test_a_study_goes_on_in_the_environment_that_it_began_in(composer: Composer,
     later = Composer([tmp_path])
     later.freeze(began.env)
     assert later.compose(["rollout=mine"]).trial.rollout.n == 6
-    assert later.point(["rollout=mine"], {}, {}).rollout.n == 6
+    assert later.point(["rollout=mine"], Space(), {}).rollout.n == 6
 
 
 def test_a_model_at_another_path_is_named_after_it(composer: Composer) -> None:

@@ -423,7 +423,7 @@ def test_the_command_composes_to_the_same_trial_and_varies_nothing(make_study: M
     arguments = shlex.split(run_again(record, record.trials[0]))
     assert arguments[:2] == ["hysweep", "run"]
     again = composer.compose(arguments[2:])
-    assert again.space == {}
+    assert not again.space
     assert again.trial_yaml() == directory.config_file.read_text()
     assert again.study.name == "mine-trial-0"
     assert again.study.enqueue == []

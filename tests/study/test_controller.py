@@ -14,6 +14,7 @@ from hysweep.schema import BadInput
 from hysweep.study import controller as controller_module
 from hysweep.study import define
 from hysweep.study.controller import Controller
+from hysweep.study.pruners import bar_of
 from hysweep.track import Cause, Claim, End, Status, StudyDirectory
 
 from .fake import FakeLauncher
@@ -412,7 +413,7 @@ def test_the_bar_is_that_of_optuna(kept: float, direction: str) -> None:
 
     values = [0.6562, 0.7188, 0.75, 0.7969]
     percent = 100 - kept if direction == "maximize" else kept
-    bar = controller_module.bar_of(values, kept, direction)
+    bar = bar_of(values, kept, direction)
     assert bar == pytest.approx(numpy.percentile(values, percent))
 
 

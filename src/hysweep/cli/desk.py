@@ -17,7 +17,7 @@ import click
 from hysweep.check import errors
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.compile import Job, compile_trial
-from hysweep.compose import Composer
+from hysweep.compose import Composer, text_of
 from hysweep.compose.composer import all_leaves, trial_yaml
 from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, trial_id
 from hysweep.study import Definition, Preview, define, preview
@@ -111,13 +111,17 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     feasible = [p for p in looked if p.trial is not None and not errors(p.problems)]
     trial = _first_trial(definition, composer) or (feasible[0].trial if feasible else composition.trial)
     assert trial is not None
-    job = compile_trial(trial, definition.directory.path / "trials" / f"0000-{trial_id(trial, definition.space)}")
+    job = compile_trial(
+        trial, definition.directory.path / "trials" / f"0000-{trial_id(trial, definition.space.varied)}"
+    )
     most_hours = definition.n_trials * trial.world_size * trial.cluster.timeout_min / 60
     budget = definition.study.budget_gpu_hours
     facts: dict[str, Any] = {
         "study": definition.study.name,
         "directory": str(definition.directory.path),
         "trials": definition.n_trials,
+        "seeds_per_point": len(definition.space.seeds) or 1,
+        "points_filtered_out": definition.space.rejected,
         "max_parallel": definition.study.max_parallel,
         "launcher": job.launcher,
         "nodes_per_trial": job.nodes,
@@ -146,8 +150,10 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
             if isinstance(value, float)
             else f"{name.replace('_', ' '):>20}  {value}"
         )
-    for key, text in {k: _text(d) for k, d in definition.space.items()}.items():
-        click.echo(f"{'varies':>20}  {key} = {text}")
+    for key, dimension in definition.space.items():
+        click.echo(f"{'varies':>20}  {key} = {text_of(dimension)}")
+    for condition in definition.space.filters:
+        click.echo(f"{'only where':>20}  {condition.text}")
     print_problems(looked)
     for problem in beside:
         click.echo(f"warning: {problem}")
@@ -221,9 +227,9 @@ def _print_table(rows: Sequence[tuple[Problem, str]], err: bool) -> None:
 
 
 def _first_trial(definition: Definition, composer: Composer) -> Trial | None:
-    """The first of the points that the study names, where that says all that varies."""
-    point = next(iter(definition.study.enqueue), {})
-    if not definition.space or set(point) != set(definition.space):
+    """The first of the points that run before a sampler is asked, where it says all that varies."""
+    point = next(iter(definition.first_points()), {})
+    if not definition.space or not definition.space.is_whole(point):
         return None
     return composer.point(definition.fixed, definition.space, point)
 
@@ -263,9 +269,3 @@ def _preview_json(p: Preview) -> dict[str, Any]:
 
 def _point(point: dict[str, Any]) -> str:
     return " ".join(f"{k}={v}" for k, v in point.items())
-
-
-def _text(dimension: Any) -> str:
-    from hysweep.study.definition import text_of
-
-    return text_of(dimension)

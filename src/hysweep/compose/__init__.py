@@ -4,6 +4,31 @@ Composer(dirs).compose(["algorithm=cispo"]) -> Composition, or BadInput with eve
 """
 
 from hysweep.compose.composer import SHIPPED, Composer, Composition
-from hysweep.compose.space import Choice, Dimension, Interval, grid, size
+from hysweep.compose.space import (
+    SEED,
+    Choice,
+    Conditional,
+    Dimension,
+    Interval,
+    Parameter,
+    Point,
+    Space,
+    Zip,
+    text_of,
+)
 
-__all__ = ["SHIPPED", "Choice", "Composer", "Composition", "Dimension", "Interval", "grid", "size"]
+__all__ = [
+    "SEED",
+    "SHIPPED",
+    "Choice",
+    "Composer",
+    "Composition",
+    "Conditional",
+    "Dimension",
+    "Interval",
+    "Parameter",
+    "Point",
+    "Space",
+    "Zip",
+    "text_of",
+]

@@ -29,12 +29,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
-from hysweep.compose.grammar import OPTIONAL_GROUPS, Vocabulary, assignment, parse_overrides, parse_space
+from hysweep.compose.grammar import (
+    OPTIONAL_GROUPS,
+    Assignments,
+    Vocabulary,
+    assignment,
+    parse_overrides,
+    parse_space,
+)
 from hysweep.compose.hf_config import local_model, read_model
 from hysweep.compose.launcher_settings import translated
-from hysweep.compose.space import Choice, Dimension, Interval
+from hysweep.compose.space import Choice, Conditional, Dimension, Interval, Parameter, Space, Zip
 from hysweep.schema import BadInput, Model, Problem, Study, Trial, leaves, suggest
 from hysweep.schema.knob import Leaf
+from hysweep.schema.override import emit
+from hysweep.schema.search import spell_out
 
 SHIPPED = Path(__file__).parent.parent / "conf"
 KEPT = 256  # command lines whose result is kept
@@ -68,7 +77,7 @@ class Composition:
     trial: Trial
     study: Study
     fixed: tuple[str, ...]
-    space: dict[str, Dimension]
+    space: Space
     choices: dict[str, str]
     env: dict[str, str | None] = field(default_factory=dict)
 
@@ -95,7 +104,10 @@ class _Files(CachingConfigRepository):
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.cache:
-            self.cache[config_path] = pickle.dumps(self.delegate.load_config(config_path))  # type: ignore[assignment]
+            read = self.delegate.load_config(config_path)
+            if read is not None and isinstance(read.config, DictConfig) and OmegaConf.is_dict(read.config.get("study")):
+                spell_out(read.config.study)
+            self.cache[config_path] = pickle.dumps(read)  # type: ignore[assignment]
         found: ConfigResult | None = pickle.loads(self.cache[config_path])  # type: ignore[arg-type]
         return found
 
@@ -159,8 +171,8 @@ class Composer:
     def compose(self, overrides: Iterable[str] = ()) -> Composition:
         """One command line (with or without ranges in it) as a base trial and a space around it.
 
-        The base trial has the first value of each choice and the middle of nothing: an interval leaves the
-        config's own value. Raises BadInput with all problems found.
+        The base trial has the first value of each choice, and of a zip; what has an interval or a condition keeps
+        the config's own value. Raises BadInput with all problems found.
         """
         given = parse_overrides(translated(overrides), self.words)
         if self._numbers_for_texts:
@@ -168,19 +180,35 @@ class Composer:
         cfg, choices = self._load(given.fixed)
         raw = OmegaConf.to_container(cfg.space, resolve=True)
         assert isinstance(raw, dict)
-        fixed = {text.partition("=")[0].lstrip("+~/") for text in given.fixed}
         # a value given on the command line takes its key out of the sweep file's space
-        space = parse_space({str(k): v for k, v in raw.items() if k not in fixed}, self.words) | given.space
-        first = tuple(assignment(k, d.texts[0], self.words) for k, d in space.items() if isinstance(d, Choice))
-        if first:
-            first = (*given.fixed, *first)
-        trial, study = self._typed(first or given.fixed)
+        space = self.space(_without({str(k): v for k, v in raw.items()}, given), given.fixed, given.space)
         self._check_space(space)
+        first: dict[str, Any] = {}
+        for key, d in space.items():
+            first |= {key: d.values[0]} if isinstance(d, Choice) else d.rows.values[0] if isinstance(d, Zip) else {}
+        texts = tuple(assignment(key, space.text(key, value), self.words) for key, value in first.items())
+        trial, study = self._typed((*given.fixed, *texts))
         return Composition(trial, study, given.fixed, space, dict(choices), self._environment())
 
-    def point(self, fixed: Sequence[str], space: dict[str, Dimension], point: dict[str, Any]) -> Trial:
+    def space(self, content: dict[str, Any], fixed: Sequence[str], given: dict[str, Dimension] | None = None) -> Space:
+        """The `space:` of a sweep file as a space around the fixed overrides."""
+
+        def fact(space: Space, point: dict[str, Any], name: str) -> Any:
+            if name in self.words.groups:
+                return point.get(name, self._load(tuple(fixed))[1].get(name))
+            try:
+                node: Any = self.point(fixed, space, point)
+            except BadInput:  # told where the point itself is composed
+                return None
+            for part in name.split("."):
+                node = node.get(part) if isinstance(node, dict) else getattr(node, part, None)
+            return node
+
+        return parse_space(content, self.words, given).with_facts(fact)
+
+    def point(self, fixed: Sequence[str], space: Space, point: Mapping[str, Any]) -> Trial:
         """The trial at one point of a space."""
-        varied = tuple(assignment(key, space[key].text(value), self.words) for key, value in point.items())
+        varied = tuple(assignment(key, space.text(key, value), self.words) for key, value in point.items())
         return self._typed((*fixed, *varied))[0]
 
     def freeze(self, env: dict[str, str | None]) -> None:
@@ -276,6 +304,9 @@ class Composer:
         assert isinstance(study, Study)
         _describe(trial.model, overrides)
         faults = out_of_bounds(leaves(trial)) + out_of_bounds(leaves(study, "study."))
+        for name in ("pruners", "objectives"):
+            for i, part in enumerate(getattr(study, name), start=1):
+                faults += out_of_bounds(leaves(part, f"study.{name}[{i}]."))
         if faults:
             raise BadInput(*faults)
         return trial, study
@@ -289,23 +320,32 @@ class Composer:
         if model.path != option.model.path:
             model.name = model.path.rstrip("/").rpartition("/")[2] or model.name
 
-    def _check_space(self, space: dict[str, Dimension]) -> None:
+    def _check_space(self, space: Space) -> None:
         """Both ends of every interval and each value of every choice must be values of the field."""
-        knobs = self._knobs
         faults: list[Problem] = []
         for key, dimension in space.items():
-            if key.partition(".")[0] in ("study", "space", "sweep"):
-                faults.append(
-                    Problem(key, "a range", "says how to search, and cannot itself be searched", "give one value")
-                )
-                continue
-            if key not in knobs:
-                continue
-            values = dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
-            for value in values:
-                faults += self._value_faults(knobs[key], value, isinstance(dimension, Interval))
+            parts: list[tuple[str, Parameter]] = []
+            if isinstance(dimension, Conditional):
+                parts = [(key, branch.range) for branch in dimension.branches]
+            elif isinstance(dimension, Zip):
+                for name in dimension.keys:
+                    values = tuple(row[name] for row in dimension.rows.values)
+                    parts.append((name, Choice(name, values, ())))
+            else:
+                parts = [(key, dimension)]
+            for name, part in parts:
+                faults += self._range_faults(name, part)
         if faults:
-            raise BadInput(*faults)
+            raise BadInput(*dict.fromkeys(faults))
+
+    def _range_faults(self, key: str, part: Parameter) -> list[Problem]:
+        if key.partition(".")[0] in ("study", "space", "sweep"):
+            return [Problem(key, "a range", "says how to search, and cannot itself be searched", "give one value")]
+        if key not in self._knobs:
+            return []
+        values = part.values if isinstance(part, Choice) else (part.low, part.high)
+        is_end = isinstance(part, Interval)
+        return [fault for value in values for fault in self._value_faults(self._knobs[key], value, is_end)]
 
     def _value_faults(self, leaf: Leaf, value: Any, is_end: bool) -> list[Problem]:
         expected = self.words.fields[leaf.path]
@@ -346,6 +386,26 @@ class Composer:
             return Problem(key, value, "is no list", f"write {key}=[{value}]")
         cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
         return Problem(key, value, why, cure)
+
+
+def _without(content: dict[str, Any], given: Assignments) -> dict[str, Any]:
+    """The `space:` of a sweep file where a command line names some of its keys: what it fixes varies no more, and of
+    a zip the settings stay that agree with it."""
+    fixed = {text.partition("=")[0].lstrip("+~/"): text.partition("=")[2] for text in given.fixed}
+    left = {key: value for key, value in content.items() if key not in fixed}
+    for key, rows in content.items():
+        is_zip = (key == "zip" or key.startswith("zip.")) and isinstance(rows, list)
+        if not is_zip or not all(isinstance(row, dict) for row in rows) or not any(set(r) & fixed.keys() for r in rows):
+            continue
+        agreeing = [r for r in rows if all(fixed[k] in (emit(v), str(v)) for k, v in r.items() if k in fixed)]
+        kept = [{k: v for k, v in row.items() if k not in fixed} for row in agreeing]
+        if not agreeing:
+            named = ", ".join(f"{k}={fixed[k]}" for k in rows[0] if k in fixed)
+            raise BadInput(Problem(f"space.{key}", named, "is in none of its settings", "name a value that is"))
+        left[key] = kept
+        if not kept[0]:
+            del left[key]
+    return left
 
 
 @contextmanager

@@ -19,13 +19,18 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException
 
-from hysweep.compose.space import Choice, Dimension, Interval, half_open
+from hysweep.compose.condition import Condition, parse_condition
+from hysweep.compose.space import SEED, Branch, Choice, Conditional, Dimension, Interval, Space, Zip, half_open
 from hysweep.schema import BadInput, Problem, suggest
 from hysweep.schema.override import emit
 
 GRAMMAR_CURE = "quote it for Hydra and the shell, as in 'key=\"a,b\"'; see Hydra's override grammar"
 SPACE_CURE = "write choice(a, b), range(1, 10), interval(0, 1), int(interval(1, 8)) or tag(log, interval(1e-6, 1e-4))"
+BRANCH_CURE = "write {when: algorithm == grpo, in: 'interval(0.2, 0.4)'}"
+ZIP_CURE = "write a list of mappings with the same keys, as in [{rollout.n: 8, trainer.train_batch_size: 64}, ...]"
 MOST_VALUES = 100_000  # of a range, which is counted out
+MOST_SEEDS = 1_000
+SHORT_FOR = {"study.sampler": "study.sampler.name", "study.pruner": "study.pruner.name"}
 OPTIONAL_GROUPS = ("experiment", "sweep")
 
 
@@ -94,6 +99,8 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
             problems.append(Problem(key, right, _first_line(e), GRAMMAR_CURE))
             continue
         key = override.key_or_group.removeprefix("/")
+        if key in SHORT_FOR and not override.is_delete() and not isinstance(override.value(), dict):
+            key = SHORT_FOR[key]
         if key.startswith(("hydra.", "hydra/")) or key == "hydra":
             continue  # how Hydra itself runs: not a matter of what a trial is
         if override.is_sweep_override():
@@ -127,30 +134,112 @@ def assignment(key: str, text: str, words: Vocabulary) -> str:
     return f"{'' if words.is_plain(key) else '++'}{key}={text}"
 
 
-def parse_space(space: dict[str, Any], words: Vocabulary) -> dict[str, Dimension]:
-    """The `space:` of a sweep file. A list is a choice; a text is one of Hydra's ranges; anything else is a fault."""
-    parser = OverridesParser.create()
+def parse_space(space: dict[str, Any], words: Vocabulary, given: dict[str, Dimension] | None = None) -> Space:
+    """The `space:` of a sweep file, and the dimensions that a command line has given beside it, which win.
+
+    A text is one of Hydra's ranges, a list a choice, a list of mappings with `in` a range under conditions; one value
+    is a constant. `zip` (and `zip.NAME`) sets several keys together; `filter` and `seeds` are about whole points.
+    Raises BadInput with every fault at once.
+    """
     dimensions: dict[str, Dimension] = {}
+    filters: list[Condition] = []
+    seeds: tuple[int, ...] = ()
     problems: list[Problem] = []
-    for key, text in space.items():
-        if isinstance(text, list):
-            text = "choice(" + ",".join(emit(v) for v in text) + ")"
+    for key, content in space.items():
         try:
-            override = parser.parse_override(f"{key}={text}")
-            if not override.is_sweep_override():
-                problems.append(Problem(f"space.{key}", text, "one value is no range to search", SPACE_CURE))
-                continue
-            dimensions[key] = _dimension(key, override, words)
-        except HydraException as e:
-            problems.append(Problem(f"space.{key}", text, _first_line(e), SPACE_CURE))
+            if key == "filter":
+                texts = content if isinstance(content, list) else [content]
+                filters = [parse_condition(text, words, "space.filter") for text in texts]
+            elif key == "seeds":
+                seeds = _seeds(content)
+            elif key == "zip" or key.startswith("zip."):
+                dimensions[key] = _zip(key, content, words)
+            elif isinstance(content, list) and any(isinstance(e, dict) and "in" in e for e in content):
+                dimensions[key] = _conditional(key, content, words)
+            else:
+                dimensions[key] = _written(key, content, words)
         except BadInput as e:
             problems += e.problems
+    if seeds and SEED in (given or {}):
+        problems.append(Problem(SEED, "a range", "is what seeds are for", "leave space.seeds out, or the range"))
     if problems:
         raise BadInput(*problems)
-    return dimensions
+    return Space(dimensions | (given or {}), filters, seeds)
 
 
-def _dimension(key: str, override: Override, words: Vocabulary) -> Dimension:
+def _written(key: str, content: Any, words: Vocabulary) -> Choice | Interval:
+    """A range or a constant of a sweep file."""
+    if isinstance(content, list):
+        content = "choice(" + ",".join(emit(v) for v in content) + ")"
+    text = content if isinstance(content, str) else emit(content)
+    try:
+        override = OverridesParser.create().parse_override(f"{key}={text}")
+    except HydraException as e:
+        raise BadInput(Problem(f"space.{key}", text, _first_line(e), SPACE_CURE)) from e
+    if override.is_sweep_override():
+        return _dimension(key, override, words)
+    value = _plain(override.value())
+    if value is None or value == "":
+        raise BadInput(Problem(f"space.{key}", text, "is nothing to search", SPACE_CURE))
+    if fault := words.problem(key, value):
+        raise BadInput(fault)
+    return Choice(key, (value,), (emit(value),))
+
+
+def _conditional(key: str, content: list[Any], words: Vocabulary) -> Conditional:
+    branches: list[Branch] = []
+    problems: list[Problem] = []
+    for i, branch in enumerate(content, start=1):
+        where = f"space.{key}[{i}]"
+        if not isinstance(branch, dict) or "in" not in branch or set(branch) - {"in", "when"}:
+            problems.append(Problem(where, branch, "is no range under a condition", BRANCH_CURE))
+            continue
+        try:
+            when = parse_condition(branch["when"], words, f"{where}.when") if "when" in branch else None
+            if when and any(name == key or name.startswith(f"{key}.") for name in when.keys):
+                problems.append(Problem(f"{where}.when", when.text, "depends on itself", BRANCH_CURE))
+            branches.append(Branch(when, _written(key, branch["in"], words)))
+        except BadInput as e:
+            problems += e.problems
+        if "when" not in branch and i < len(content):
+            problems.append(Problem(where, branch, "has no condition, so none after it can apply", "put it last"))
+    if problems:
+        raise BadInput(*problems)
+    return Conditional(key, tuple(branches))
+
+
+def _zip(key: str, content: Any, words: Vocabulary) -> Zip:
+    rows = content if isinstance(content, list) else []
+    keys = set(rows[0]) if rows and isinstance(rows[0], dict) else set()
+    if not keys or any(not isinstance(row, dict) or set(row) != keys for row in rows):
+        raise BadInput(Problem(f"space.{key}", content, "is no list of settings that go together", ZIP_CURE))
+    problems = [
+        fault for row in rows for name, value in row.items() if (fault := words.problem(str(name), _option(value)))
+    ]
+    if problems:
+        raise BadInput(*dict.fromkeys(problems))
+    texts = [", ".join(f"{name}={emit(value)}" for name, value in row.items()) for row in rows]
+    unique = dict(zip(texts, rows, strict=True))
+    return Zip(key, Choice(key, tuple(unique.values()), tuple(unique)))
+
+
+def _option(value: Any) -> Any:
+    """For `Vocabulary.problem`, which takes None for: whatever the option."""
+    return "null" if value is None else value
+
+
+def _seeds(content: Any) -> tuple[int, ...]:
+    """How many replicates, whose seeds are then 1, 2, ...; or their seeds."""
+    cure = "write seeds: 3, or seeds: [11, 12, 13]"
+    seeds = list(range(1, content + 1)) if isinstance(content, int) and not isinstance(content, bool) else content
+    if not isinstance(seeds, list) or not seeds or len(seeds) > MOST_SEEDS:
+        raise BadInput(Problem("space.seeds", content, f"is no number of seeds from 1 to {MOST_SEEDS}", cure))
+    if any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in seeds) or len(set(seeds)) < len(seeds):
+        raise BadInput(Problem("space.seeds", content, "are no different whole numbers", cure))
+    return tuple(seeds)
+
+
+def _dimension(key: str, override: Override, words: Vocabulary) -> Choice | Interval:
     value = override.value()
     text = override.input_line.partition("=")[2] if override.input_line else str(value)
     fault = words.problem(key, None)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from hysweep.report import words
-from hysweep.schema import Study
+from hysweep.schema import Objective, Study
 from hysweep.track import (
     ACTIONS,
     AttemptDirectory,
@@ -34,6 +34,8 @@ from hysweep.track import (
     StudyDirectory,
     TrialDirectory,
     Verdict,
+    logged,
+    matching,
 )
 
 SCORE = "critic/score/mean"
@@ -234,6 +236,8 @@ class StudyRecord:
 
     settings   the fields of `schema.Study`, as written
     space      dotted key -> the range, in Hydra's grammar
+    filters    the conditions that every point meets
+    seeds      those that each point is run with; none: one run each
     overrides  the fixed overrides
     command    what started it
     read_at    when it was read
@@ -253,10 +257,29 @@ class StudyRecord:
     events: tuple[Mapping[str, Any], ...]
     read_at: float
     faults: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+    @property
+    def goals(self) -> tuple[Objective, ...]:
+        """What is optimised, at least one."""
+        return _goals(self.settings)
 
     @property
     def metric(self) -> str:
-        return str(self.setting("metric"))
+        """The objective, or the first of several."""
+        return self.goals[0].metric
+
+    @property
+    def sampler(self) -> str:
+        """By name; studies of the first version have nothing else."""
+        given = self.settings.get("sampler")
+        return str(_mapping(given).get("name") or given or _DEFAULTS.sampler.name)
+
+    @property
+    def filtered(self) -> int:
+        """How many points that the sampler drew the filters have rejected."""
+        return sum(1 for e in self.events if e.get("event") == "filtered")
 
     @property
     def pruner(self) -> Mapping[str, Any]:
@@ -270,7 +293,7 @@ class StudyRecord:
 
     @property
     def is_maximised(self) -> bool:
-        return bool(self.setting("direction") != "minimize")
+        return self.goals[0].direction != "minimize"
 
     @property
     def has_gpu(self) -> bool:
@@ -376,9 +399,10 @@ def read_study(
     faults: list[str] = []
     asked = _mapping(_yaml(directory.config_file, faults))
     settings = _mapping(asked.get("study"))
-    metric = str(settings.get("metric") or _DEFAULTS.metric)
+    metric = _goals(settings)[0].metric
     pruned_by = str(_mapping(settings.get("pruner")).get("metric") or metric)
-    wanted = list(dict.fromkeys([metric, pruned_by, SCORE, STEP_SECONDS, *metrics]))
+    goals = [goal.metric for goal in _goals(settings)]
+    wanted = list(dict.fromkeys([*goals, pruned_by, SCORE, STEP_SECONDS, *metrics]))
     silence_s = 60 * (_finite(settings.get("hung_after_min")) or _DEFAULTS.hung_after_min)
 
     ledger = tuple(_ledger(directory))
@@ -404,7 +428,9 @@ def read_study(
         directory=directory,
         name=words.clean(settings.get("name") or directory.path.absolute().name),
         settings=settings,
-        space={str(k): _grammar(v) for k, v in _mapping(asked.get("space")).items()},
+        space=_ranges(asked.get("space")),
+        filters=tuple(str(f) for f in _sequence(_mapping(asked.get("space")).get("filter"))),
+        seeds=tuple(s for s in _sequence(_mapping(asked.get("space")).get("seeds")) if isinstance(s, int)),
         overrides=tuple(str(o) for o in _sequence(asked.get("overrides"))),
         command=_command(asked.get("command")),
         versions={str(k): str(v) for k, v in _mapping(asked.get("versions")).items()},
@@ -500,9 +526,11 @@ def _costed(trial: TrialRecord, ledger: tuple[LedgerEntry, ...], now: float, sil
 
 def _curves(steps: Mapping[int, Mapping[str, Any]], metrics: Collection[str]) -> dict[str, Curve]:
     curves = {metric: Curve() for metric in metrics}
+    names = logged(steps) if any("*" in metric for metric in metrics) else set()
+    meant = {m: (matching(m, names) if "*" in m else [m]) for m in metrics}  # a pattern that fits several means none
     for step, data in steps.items():
         for metric, curve in curves.items():
-            value = data.get(metric)
+            value = data.get(meant[metric][0]) if len(meant[metric]) == 1 else None
             if isinstance(value, (int, float)):
                 curve.steps.append(step)
                 curve.values.append(float(value))
@@ -562,8 +590,39 @@ def _command(given: Any) -> str:
     return shlex.join(map(str, given)) if isinstance(given, list) else str(given or "")
 
 
+def _ranges(space: Any) -> dict[str, str]:
+    """What varies, key by key, each with its range in words."""
+    ranges: dict[str, str] = {}
+    for key, content in _mapping(space).items():
+        rows = [row for row in _sequence(content) if isinstance(row, dict)]
+        if key in ("filter", "seeds"):
+            continue
+        if key == "zip" or key.startswith("zip."):
+            ranges |= {str(k): ", ".join(_grammar(row.get(k)) for row in rows) for k in (rows[0] if rows else ())}
+        elif rows and all("in" in row for row in rows):
+            ranges[key] = "; ".join(
+                f"{_grammar(row['in'])} " + (f"when {row['when']}" if "when" in row else "otherwise") for row in rows
+            )
+        else:
+            ranges[key] = _grammar(content)
+    return ranges
+
+
 def _grammar(given: Any) -> str:
     return given if isinstance(given, str) else json.dumps(given, default=str)
+
+
+def _goals(settings: Mapping[str, Any]) -> tuple[Objective, ...]:
+    """The objectives as written; what is missing or odd in them as the schema has it."""
+    written = [_mapping(o) for o in _sequence(settings.get("objectives"))] or [settings]
+    found = []
+    for one in written:
+        goal = Objective(last=_whole(one.get("last")) or Objective().last)
+        for name in ("metric", "direction", "reduce"):
+            if one.get(name):
+                setattr(goal, name, str(one[name]))
+        found.append(goal)
+    return tuple(found)
 
 
 def _mapping(given: Any) -> Mapping[str, Any]:

@@ -84,7 +84,7 @@ def _question(record: StudyRecord) -> Html:
         element("code", record.metric),
         f" ({reduced})" if reduced else "",
         _extent(record),
-        f", {record.setting('max_parallel')} at a time, sampler {record.setting('sampler')}",
+        f", {record.setting('max_parallel')} at a time, sampler {record.sampler}",
     ]
     if record.pruner.get("name") not in (None, "none"):
         parts += [f", pruner {record.pruner['name']}"]

@@ -17,7 +17,8 @@ from hysweep.schema.groups import (
 from hysweep.schema.identity import trial_id
 from hysweep.schema.knob import Knob, Leaf, leaves
 from hysweep.schema.problem import BadInput, Problem, Severity, Stage, nearest, suggest
-from hysweep.schema.study import Pruner, Study
+from hysweep.schema.search import Objective, Pruner, Sampler
+from hysweep.schema.study import Study
 
 __all__ = [
     "Algorithm",
@@ -28,11 +29,13 @@ __all__ = [
     "Leaf",
     "Memory",
     "Model",
+    "Objective",
     "Parallelism",
     "Problem",
     "Pruner",
     "Reward",
     "Rollout",
+    "Sampler",
     "Severity",
     "Shape",
     "Stage",

@@ -17,7 +17,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,14 +26,16 @@ from filelock import FileLock, Timeout
 
 from hysweep.check import check_trial, errors
 from hysweep.compile import Job, compile_trial
-from hysweep.compose import Composer, grid, size
+from hysweep.compose import SEED, Composer
 from hysweep.compose.composer import load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
-from hysweep.schema import BadInput, Problem, Trial, nearest, trial_id
+from hysweep.schema import BadInput, Objective, Problem, Trial, nearest, trial_id
 from hysweep.study.definition import load_definition
-from hysweep.study.objective import value_of
+from hysweep.study.objective import GPU_HOURS, value_of
+from hysweep.study.pruners import Other, reason_to_prune
+from hysweep.study.replicates import missing, outcome, same_point
 from hysweep.study.search import Search
 from hysweep.track import (
     ACTIONS,
@@ -46,6 +48,9 @@ from hysweep.track import (
     StudyDirectory,
     TrialDirectory,
     Verdict,
+    curve_of,
+    logged,
+    matching,
     read_json,
     settle,
     write_json,
@@ -53,6 +58,7 @@ from hysweep.track import (
 
 FIRST_FAILURES = 3  # a study whose first trials all end by a fault of the configuration is stopped
 REPEATS = 20  # askings in a row that may bring nothing new
+MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filters may leave little
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
 
 
@@ -80,6 +86,7 @@ class Controller:
         self._is_busy = False  # the scheduler takes no job in this step
         self._launcher_named = cache(launchers)
         self._exhausted = False
+        self._ended_curves: dict[tuple[int, str], Other] = {}
         self._repeated: list[dict[str, object]] = []  # points that are a trial which the study has
 
     def __enter__(self) -> Controller:
@@ -129,7 +136,8 @@ class Controller:
         if len(trials) >= self.definition.n_trials:
             return f"all {len(trials)} trials were made" if len(trials) != 1 else "its one trial was made"
         if self._exhausted:
-            return "the sampler brings nothing new: every point that it proposes has run"
+            rejected = " or is rejected by a filter" if self.definition.space.filters else ""
+            return f"the sampler brings nothing new: every point that it proposes has run{rejected}"
         budget = self.definition.study.budget_gpu_hours
         if budget is not None and self.gpu_hours() >= budget:
             return f"the budget of {budget:g} GPU-hours is used"
@@ -198,11 +206,22 @@ class Controller:
         return found
 
     def _watch(self, trial: TrialDirectory, state: State) -> None:
-        """A running job: hand its values to the pruner."""
-        study = self.definition.study
-        step = self._search.report(trial.number, trial.curve(study.pruner.metric or study.metric))
-        if step is not None:
-            self._stop(trial, state, Cause.PRUNED, self._why_pruned(trial, step))
+        """A running job: does a pruner give it up?"""
+        study, number = self.definition.study, trial.number
+        steps = trial.metrics() if study.rules else {}
+        if not steps or (last := max(steps)) <= (since := self._search.judged(number)):
+            return
+        reason = reason_to_prune(
+            study,
+            number,
+            lambda metric: curve_of(steps, metric),
+            lambda metric: self._others(number, metric),
+            since,
+            self._config(trial).trainer.total_steps,
+        )
+        if reason is not None:
+            self._stop(trial, state, Cause.PRUNED, reason)
+        self._search.mark_judged(number, last)
 
     def _follow_reruns(self, trial: TrialDirectory, state: State) -> None:
         """A scheduler may have run the job again by itself: each run is an attempt, whose directory the node made."""
@@ -222,20 +241,22 @@ class Controller:
             state = trial.save(state.but(attempt=state.attempt + 1))
             self.directory.log("rerun", trial=trial.number, attempt=state.attempt, cause=cause, job=state.job_id)
 
-    def _why_pruned(self, trial: TrialDirectory, step: int) -> str:
-        study = self.definition.study
-        metric = study.pruner.metric or study.metric
-        curve = dict(trial.curve(metric))
-        said = f"at step {step} {metric} was {curve[step]:.4g}"
-        if study.pruner.name == "hyperband":
-            return f"{said}: not among the best 1 in {study.pruner.reduction_factor} of its rung (hyperband)"
-        done = [t for t in self.directory.trials() if t.state().cause is Cause.COMPLETED]
-        others = [v for t in done if (v := dict(t.curve(metric)).get(step)) is not None]
-        kept = 50.0 if study.pruner.name == "median" else study.pruner.percentile
-        bar = bar_of(others, kept, study.direction)
-        return (
-            f"{said}, and the best {kept:g} % of {len(others)} completed ones had {bar:.4g} there ({study.pruner.name})"
-        )
+    def _others(self, number: int, metric: str) -> list[Other]:
+        """What the trial is compared with: all others that have come to a value. Read once where it has ended."""
+        found = []
+        for trial in self.directory.trials():
+            if trial.number == number:
+                continue
+            key = (trial.number, metric)
+            if key not in self._ended_curves:
+                state = trial.state()
+                other = Other(trial.number, trial.curve(metric), state.cause is Cause.COMPLETED)
+                if not state.is_final:
+                    found.append(other)
+                    continue
+                self._ended_curves[key] = other
+            found.append(self._ended_curves[key])
+        return found
 
     def _after_attempt(self, trial: TrialDirectory, state: State, job: JobState) -> None:
         """A job is gone: why, what it cost, and what to do about it."""
@@ -289,39 +310,61 @@ class Controller:
         return action.retries is None or alike <= action.retries
 
     def _end_with_value(self, trial: TrialDirectory, state: State) -> None:
-        study = self.definition.study
-        value = value_of(trial.curve(study.metric), study)
-        if value is None:
-            seen = {name for data in trial.metrics().values() for name in data}
-            close = nearest(study.metric, seen)
-            hint = f"; near it: {', '.join(close)}" if close else ""
-            self._end(trial, state, Cause.CONFIG_ERROR, f"the trainer never logged {study.metric}{hint}")
-        elif math.isnan(value):
-            self._end(trial, state, Cause.DIVERGED, f"{study.metric} ended in no number")
-        else:
-            self._end(trial, state, Cause.COMPLETED, "", value)
+        values = []
+        for goal in self.definition.study.goals:
+            value = self._value(trial, goal)
+            if value is None:
+                self._end(trial, state, Cause.CONFIG_ERROR, self._why_no_value(trial, goal.metric))
+                return
+            if math.isnan(value):
+                self._end(trial, state, Cause.DIVERGED, f"{goal.metric} ended in no number")
+                return
+            values.append(value)
+        self._end(trial, state, Cause.COMPLETED, "", values)
 
-    def _end(self, trial: TrialDirectory, state: State, cause: Cause, reason: str, value: float | None = None) -> None:
+    def _value(self, trial: TrialDirectory, goal: Objective) -> float | None:
+        if goal.metric == GPU_HOURS:
+            return math.fsum(e["gpu_hours"] for e in self.directory.ledger() if e["trial"] == trial.number)
+        return value_of(trial.curve(goal.metric), goal)
+
+    def _why_no_value(self, trial: TrialDirectory, metric: str) -> str:
+        seen = logged(trial.metrics())
+        if several := matching(metric, seen):
+            return f"{metric} fits several metrics, {', '.join(several[:4])}: name one of them"
+        close = nearest(metric, seen)
+        return f"the trainer never logged {metric}" + (f"; near it: {', '.join(close)}" if close else "")
+
+    def _end(
+        self, trial: TrialDirectory, state: State, cause: Cause, reason: str, values: Sequence[float] = ()
+    ) -> None:
+        value = values[0] if values else None
         if value is None:
             # what it had come to, for the tables; not its result
-            value_so_far = value_of(trial.curve(self.definition.study.metric), self.definition.study)
+            value_so_far = self._value(trial, self.definition.study.goals[0])
             value = value_so_far if value_so_far is not None and math.isfinite(value_so_far) else None
-        trial.save(state.but(status=Status.ENDED, cause=cause, reason=reason, value=value))
+        several = tuple(values) if len(values) > 1 else ()
+        trial.save(state.but(status=Status.ENDED, cause=cause, reason=reason, value=value, values=several))
         self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value)
         self._tell(trial)
 
     def _tell(self, trial: TrialDirectory) -> None:
-        state = trial.state()
-        assert state.cause is not None
-        verdict = ACTIONS[state.cause].verdict
-        if verdict is Verdict.VALUE and state.value is not None:
-            self._search.tell_value(trial.number, state.value)
-        elif verdict is Verdict.PRUNED:
-            self._search.tell_pruned(trial.number)
-        elif verdict is Verdict.INFEASIBLE:
-            self._search.tell_infeasible(trial.number)
+        """The sampler hears of a point when that is known: of replicates when all have ended."""
+        seeds = self.definition.space.seeds
+        group = same_point(self.directory.trials(), trial) if seeds else [trial]
+        told = outcome(group, seeds)
+        if told is None:
+            return
+        if told.verdict is Verdict.VALUE:
+            self._search.tell_values(told.lead, told.values)
+        elif told.verdict is Verdict.PRUNED:
+            curve = group[0].curve(self.definition.study.goals[0].metric)
+            self._search.tell_pruned(told.lead, curve[-1] if curve else None)
+        elif told.verdict is Verdict.INFEASIBLE:
+            self._search.tell_infeasible(told.lead)
         else:
-            self._search.tell_failed(trial.number)
+            self._search.tell_failed(told.lead)
+        for other in group[1:]:
+            self._search.tell_failed(other.number)  # the lead stands for all
 
     def _settle_told(self, trials: list[TrialDirectory]) -> None:
         """Tell what a crash kept from being told."""
@@ -338,6 +381,8 @@ class Controller:
             self._place(number, self._search.again(number))
         repeats = 0
         while self._has_room() and self.why_no_more() is None:
+            if self._begin_replicate():
+                continue
             number, point = self._search.ask()
             if self._place(number, point):
                 repeats = 0
@@ -345,10 +390,21 @@ class Controller:
             repeats += 1
             if repeats >= REPEATS:
                 fresh = next(self._untried(), None)
-                if fresh is None:
+                if fresh is not None:
+                    self._search.enqueue(fresh)
+                elif self.definition.space.size is not None or repeats >= MOST_REJECTED:
                     self._exhausted = True
                     return
-                self._search.enqueue(fresh)
+
+    def _begin_replicate(self) -> bool:
+        """A point that has not yet been run with all its seeds goes before a new one."""
+        trials = self.directory.trials()
+        found = missing(trials, self.definition.space.seeds)
+        if found is None:
+            return False
+        lead, seed = found
+        point = next(t.point() for t in trials if t.number == lead)
+        return self._place(self._search.replicate(lead, point, seed), point | {SEED: seed})
 
     def _has_room(self) -> bool:
         if self._is_busy:
@@ -358,20 +414,26 @@ class Controller:
 
     def _untried(self) -> Iterator[dict[str, object]]:
         """The points of a finite space that no trial has."""
-        if size(self.definition.space) is None:
+        space = self.definition.space
+        if space.size is None:
             return
-        tried = [t.point() for t in self.directory.trials()] + self._repeated
-        yield from (p for p in grid(self.definition.space) if p not in tried)
+        drawn = [t.point() for t in self.directory.trials()] + self._repeated
+        tried = [{k: v for k, v in p.items() if k != SEED or not space.seeds} for p in drawn]
+        yield from (p for p in space.grid() if p not in tried)
 
     def _place(self, number: int, point: dict[str, object]) -> bool:
         """Freeze a point as a trial and submit it. False when the same trial is already in the study."""
         definition = self.definition
+        if (condition := definition.space.refusal(point)) is not None:
+            self._search.tell_infeasible(number)
+            self.directory.log("filtered", trial=number, point=point, condition=condition)
+            return False
         try:
             trial_config = self._composer.point(definition.fixed, definition.space, point)
         except BadInput as e:
             self._refuse(number, "uncomposed", str(e), "", point)
             return True
-        identity = trial_id(trial_config, varied=definition.space)
+        identity = trial_id(trial_config, varied=definition.space.varied)
         if any(t.id == identity and t.number != number for t in self.directory.trials()):
             self._search.tell_failed(number)
             self._repeated.append(point)
@@ -473,18 +535,6 @@ class Controller:
 def _end_of(attempt: AttemptDirectory) -> End | None:
     """Of an attempt whose job is gone."""
     return attempt.end() or unsaid(attempt)
-
-
-def bar_of(values: list[float], kept: float, direction: str) -> float:
-    """What the best `kept` percent of some values reach, between two of them by a straight line, as Optuna's
-    percentile pruner has it (numpy.percentile)."""
-    if not values:
-        return math.nan
-    ordered = sorted(values, reverse=direction == "minimize")
-    place = (1 - kept / 100) * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def held_problem(directory: StudyDirectory) -> Problem:

@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import hysweep
-from hysweep.compose import Choice, Composer, Composition, Dimension, Interval, size
-from hysweep.compose.grammar import parse_space
-from hysweep.schema import BadInput, Problem, Study, suggest
+from hysweep.compose import Choice, Composer, Composition, Conditional, Interval, Point, Space, Zip
+from hysweep.schema import BadInput, Problem, Pruner, Sampler, Study, suggest
 from hysweep.schema.override import emit
+from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
+from hysweep.study.objective import GPU_HOURS
+from hysweep.study.pruners import metrics_of
 from hysweep.track import StudyDirectory
 
 # What may be said anew when a study goes on: how long and how wide, never what it compares.
@@ -51,7 +54,7 @@ class Definition:
 
     study: Study
     fixed: tuple[str, ...]
-    space: dict[str, Dimension]
+    space: Space
     cwd: str
     command: tuple[str, ...] = ()
     created: float = 0.0
@@ -59,8 +62,10 @@ class Definition:
 
     @property
     def n_trials(self) -> int:
-        """Trials in total: as asked for, but never more than the space has points."""
-        points = size(self.space)
+        """Trials in total: as asked for, but never more than the space has points, each with all its seeds."""
+        points = self.space.size
+        if points is not None:
+            points *= max(1, len(self.space.seeds))
         if self.study.n_trials is None:
             assert points is not None, "define() refuses an infinite space without a number of trials"
             return points
@@ -69,7 +74,16 @@ class Definition:
     @property
     def is_grid(self) -> bool:
         """All points in order, rather than chosen by a sampler."""
-        return self.study.n_trials is None
+        return self.study.n_trials is None or self.study.sampler.name == "grid"
+
+    def first_points(self) -> Iterable[Point]:
+        """What runs before a sampler is asked: a whole grid, or the configuration's own values and the points that
+        the study names."""
+        if self.is_grid:
+            return self.space.grid()
+        wanted = self.study.default_first
+        own = self.space.default() if wanted or (wanted is None and not self.study.enqueue) else None
+        return ([own] if own else []) + [p for p in self.study.enqueue if p != own]
 
     @property
     def directory(self) -> StudyDirectory:
@@ -79,7 +93,7 @@ class Definition:
         content = {
             "study": asdict(self.study),
             "overrides": list(self.fixed),
-            "space": {key: text_of(dimension) for key, dimension in self.space.items()},
+            "space": self.space.as_dict(),
             "cwd": self.cwd,
             "command": list(self.command),
             "created": self.created or time.time(),
@@ -97,25 +111,22 @@ class Definition:
         settings = {f"study.{k}": v for k, v in asdict(self.study).items() if k not in CHANGEABLE}
         fixed = {o.partition("=")[0]: o.partition("=")[2] for o in self.fixed if not o.startswith("study.")}
         env = {f"${name}": value for name, value in self.env.items()}
-        return settings | env | fixed | {f"space.{k}": text_of(d) for k, d in self.space.items()}
+        return settings | env | fixed | {f"space.{k}": content for k, content in self.space.as_dict().items()}
 
 
 def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
     """The study that a composed command line asks for. Raises BadInput where it asks for none."""
     study, space = composition.study, composition.space
-    for key, metric in {"study.metric": study.metric, "study.pruner.metric": study.pruner.metric}.items():
-        if metric is not None and not is_metric(metric):
-            cure = suggest(metric, [*METRICS, "val-core/DATA_SOURCE/acc/mean@1"])
-            raise BadInput(Problem(key, metric, "verl logs no such metric", cure))
-    points = size(space)
+    if faults := [*_check_metrics(study), *_check_search(study, space)]:
+        raise BadInput(*faults)
+    points = space.size
     if study.n_trials is None and points is not None and points > MOST_POINTS:
         raise BadInput(
             Problem("study.n_trials", "null", f"the grid has {points:,} points", "give study.n_trials=20, say")
         )
     if study.n_trials is None and points is None:
-        endless = next(k for k, d in space.items() if isinstance(d, Interval) and not d.is_int)
         raise BadInput(
-            Problem("study.n_trials", "null", f"{endless} has no end of values", "give study.n_trials=20, say")
+            Problem("study.n_trials", "null", f"{_endless(space)} has no end of values", "give study.n_trials=20, say")
         )
     study = replace(study, enqueue=_still_varied(study.enqueue, space, composition.fixed))
     _check_enqueued(study, space)
@@ -154,12 +165,13 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
     try:
         raw = OmegaConf.to_container(OmegaConf.load(directory.config_file))
         assert isinstance(raw, dict)
+        spell_out(raw["study"])
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), raw["study"]))
         assert isinstance(study, Study)
         return Definition(
             study=study,
             fixed=tuple(raw["overrides"]),
-            space=parse_space(raw["space"], composer.words),
+            space=composer.space(raw["space"], tuple(raw["overrides"])),
             cwd=raw["cwd"],
             command=tuple(raw.get("command", ())),
             created=raw.get("created", 0.0),
@@ -181,70 +193,139 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
         ) from e
 
 
-def text_of(dimension: Dimension) -> str:
-    """A dimension in Hydra's grammar: parsing it gives the dimension back."""
-    if isinstance(dimension, Choice):
-        return f"choice({','.join(dimension.texts)})"
-    span = f"interval({dimension.low!r},{dimension.high!r})"
-    span = f"tag(log,{span})" if dimension.is_log else span
-    return f"int({span})" if dimension.is_int else span
-
-
 def is_metric(name: str) -> bool:
-    """Whether verl can log a metric of this name."""
-    return name in METRICS or name.startswith(FAMILIES)
+    """Whether verl can log a metric of this name, or it is one of ours. A * stands for what one name has there."""
+    return name == GPU_HOURS or name in METRICS or name.startswith(FAMILIES)
 
 
-def _still_varied(
-    points: list[dict[str, Any]], space: dict[str, Dimension], fixed: Sequence[str]
-) -> list[dict[str, Any]]:
+def _still_varied(points: list[dict[str, Any]], space: Space, fixed: Sequence[str]) -> list[dict[str, Any]]:
     """The named points of a sweep file where a command line has fixed some of what it varied: a point that agrees
     loses the key, one that does not is dropped."""
     given = dict(o.lstrip("+").split("=", 1) for o in fixed if "=" in o)
     kept = []
     for point in points:
-        pinned = {k: v for k, v in point.items() if k not in space and k in given}
+        pinned = {k: v for k, v in point.items() if k not in space.varied and k in given}
         if all(given[k] == emit(v) or given[k] == str(v) for k, v in pinned.items()):
             kept.append({k: v for k, v in point.items() if k not in pinned})
     return [p for i, p in enumerate(kept) if p not in kept[:i]]
 
 
-def _check_enqueued(study: Study, space: dict[str, Dimension]) -> None:
-    faults = []
+def _check_enqueued(study: Study, space: Space) -> None:
+    faults: list[Problem] = []
     for i, point in enumerate(study.enqueue):
+        where = f"study.enqueue[{i}]"
         if not isinstance(point, dict):
-            faults.append(Problem(f"study.enqueue[{i}]", point, "is no point", "write {key: value, ...}"))
+            faults.append(Problem(where, point, "is no point", "write {key: value, ...}"))
             continue
-        for key, value in point.items():
-            dimension = space.get(key)
-            if dimension is None:
-                faults.append(
-                    Problem(f"study.enqueue[{i}].{key}", value, "does not vary", f"choose of {', '.join(space)}")
-                )
-            elif isinstance(dimension, Choice) and value not in dimension.values:
-                faults.append(
-                    Problem(
-                        f"study.enqueue[{i}].{key}",
-                        value,
-                        "is not in the space",
-                        f"choose of {', '.join(dimension.texts)}",
-                    )
-                )
-            elif isinstance(dimension, Interval) and not (
-                isinstance(value, (int, float))
-                and not isinstance(value, bool)
-                and dimension.low <= value <= dimension.high
-            ):
-                faults.append(
-                    Problem(
-                        f"study.enqueue[{i}].{key}",
-                        value,
-                        "is not in the space",
-                        f"give {dimension.low:g} to {dimension.high:g}",
-                    )
-                )
+        faults += [fault for key, value in point.items() if (fault := _value_fault(where, key, value, point, space))]
+        if not faults and space.is_whole(point) and (text := space.refusal(point)):
+            faults.append(Problem(where, point, f"is rejected by the filter {text}", "leave it out"))
     if faults:
         raise BadInput(*faults)
+
+
+def _value_fault(where: str, key: str, value: Any, point: dict[str, Any], space: Space) -> Problem | None:
+    """What is wrong with one coordinate of a named point."""
+    zipped = next((d for d in space.values() if isinstance(d, Zip) and key in d.keys), None)
+    dimension = space.get(key) or zipped
+    outside = "is not in the space"
+    if dimension is None:
+        return Problem(f"{where}.{key}", value, "does not vary", f"choose of {', '.join(space.varied)}")
+    if isinstance(dimension, Zip):
+        part = {k: point[k] for k in dimension.keys if k in point}
+        if any(part.items() <= row.items() for row in dimension.rows.values):
+            return None
+        return Problem(f"{where}.{key}", value, outside, f"choose of {', '.join(dimension.rows.texts)}")
+    if isinstance(dimension, Conditional):
+        named = {name for b in dimension.branches if b.when for name in b.when.keys}
+        unsaid = sorted(name for name in named if name in space.varied and name not in point)
+        if unsaid:
+            return Problem(f"{where}.{key}", value, f"depends on {', '.join(unsaid)}", "name that as well")
+        applying = [(p, v) for p, v in space.parameters_of(point).values() if p in dimension.parameters.values()]
+        if not applying:
+            return Problem(f"{where}.{key}", value, "does not vary at this point", "leave it out")
+        dimension = applying[0][0]
+    if value in dimension:
+        return None
+    cure = (
+        f"choose of {', '.join(dimension.texts)}"
+        if isinstance(dimension, Choice)
+        else f"give {dimension.low:g} to {dimension.high:g}"
+    )
+    return Problem(f"{where}.{key}", value, outside, cure)
+
+
+def _check_metrics(study: Study) -> list[Problem]:
+    named = {"study.metric": study.metric, "study.pruner.metric": study.pruner.metric}
+    named |= {f"study.pruners[{i}].metric": p.metric for i, p in enumerate(study.pruners, start=1)}
+    named |= {f"study.objectives[{i}].metric": o.metric for i, o in enumerate(study.objectives, start=1)}
+    cures = [*METRICS, GPU_HOURS, "val-core/DATA_SOURCE/acc/mean@*"]
+    faults = [
+        Problem(key, metric, "verl logs no such metric", suggest(metric, cures))
+        for key, metric in named.items()
+        if metric is not None and not is_metric(metric)
+    ]
+    for i, goal in enumerate(study.objectives, start=1):
+        if [o.metric for o in study.objectives].count(goal.metric) > 1:
+            faults.append(Problem(f"study.objectives[{i}].metric", goal.metric, "is named twice", "name each once"))
+    watched = {"study.pruner": study.pruner} | {f"study.pruners[{i}]": p for i, p in enumerate(study.pruners, start=1)}
+    for key, pruner in watched.items():
+        if pruner.name != "none" and GPU_HOURS in metrics_of(pruner, study):
+            cure = f"give {key}.metric, as in critic/score/mean"
+            faults.append(Problem(f"{key}.metric", GPU_HOURS, "has no curve that a pruner could look at", cure))
+    return faults
+
+
+def _check_search(study: Study, space: Space) -> list[Problem]:
+    """Options that do nothing, and samplers that cannot do what is asked of them."""
+    sampler, key = study.sampler, "study.sampler"
+    faults = _idle(key, sampler, Sampler(), SAMPLER_OPTIONS)
+    faults += _idle("study.pruner", study.pruner, Pruner(), PRUNER_OPTIONS)
+    for i, pruner in enumerate(study.pruners, start=1):
+        faults += _idle(f"study.pruners[{i}]", pruner, Pruner(), PRUNER_OPTIONS)
+        if pruner.name == "none":
+            faults.append(Problem(f"study.pruners[{i}].name", "none", "is no rule", "leave it out"))
+    for pruner in study.rules:
+        if pruner.name == "threshold" and pruner.low is None and pruner.high is None:
+            faults.append(Problem("threshold", "no bounds", "would never prune", "give low or high"))
+    needed = {"cmaes": "cmaes", "qmc": "scipy"}.get(sampler.name)
+    if needed and find_spec(needed) is None:
+        faults.append(Problem(key, sampler.name, f"needs {needed}", "pip install 'hysweep[samplers]'"))
+    if sampler.name == "cmaes" and len(study.goals) > 1:
+        faults.append(Problem(key, "cmaes", "has one objective", "choose nsgaii or tpe"))
+    if sampler.name == "grid" and space.size is None:
+        faults.append(Problem(key, "grid", f"{_endless(space)} has no end of values", "choose tpe, or a range()"))
+    if space.seeds and study.n_trials is not None and study.n_trials % len(space.seeds):
+        n = len(space.seeds)
+        less = study.n_trials // n * n
+        cure = f"give {less or n} or {less + n}" if less else f"give {n}"
+        faults.append(Problem("study.n_trials", study.n_trials, f"is no multiple of the {n} seeds", cure))
+    if space.size == 0:
+        faults.append(
+            Problem("space.filter", "; ".join(f.text for f in space.filters), "rejects every point", "mend it")
+        )
+    return faults
+
+
+def _idle(
+    key: str, part: Sampler | Pruner, default: Sampler | Pruner, read: dict[str, tuple[str, ...]]
+) -> list[Problem]:
+    """Options that were given and that nobody reads."""
+    optional = {name for names in read.values() for name in names}
+    return [
+        Problem(
+            f"{key}.{name}",
+            getattr(part, name),
+            f"means nothing to {part.name}",
+            f"leave it out; {', '.join(k for k, names in read.items() if name in names)} read it",
+        )
+        for name in sorted(optional)
+        if name not in read.get(part.name, ()) and getattr(part, name) != getattr(default, name)
+    ]
+
+
+def _endless(space: Space) -> str:
+    return next(name for name, p in space.parameters.items() if isinstance(p, Interval) and not p.is_int)
 
 
 def _name_by_content(composition: Composition) -> str:
@@ -252,7 +333,7 @@ def _name_by_content(composition: Composition) -> str:
     kind = "sweep" if composition.space else composition.trial.algorithm.name
     content = {
         "fixed": sorted(o for o in composition.fixed if not o.startswith("study.")),
-        "space": {k: text_of(d) for k, d in composition.space.items()},
+        "space": composition.space.as_dict(),
     }
     return f"{kind}-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:6]}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hysweep.check import check_trial, errors
-from hysweep.compose import Choice, Composer, Dimension, grid, size
+from hysweep.compose import Choice, Composer, Parameter, Point, Space
 from hysweep.schema import BadInput, Problem, Trial, trial_id
 from hysweep.study.definition import Definition
 
@@ -29,28 +29,40 @@ class Preview:
 
 
 def preview(definition: Definition, composer: Composer) -> list[Preview]:
-    """The named points where they are all there is to run, every point of a small finite space; of any other, the
-    points that `corners` names."""
-    named = [p for p in definition.study.enqueue if set(p) == set(definition.space)]
-    if definition.space and not definition.is_grid and definition.n_trials <= len(named):
-        return [_look(definition, composer, point) for point in named[: definition.n_trials]]
-    points = size(definition.space)
-    whole = points is not None and points <= ALL_OF_IT
-    chosen = grid(definition.space) if whole else corners(definition.space)
-    return [_look(definition, composer, point) for point in chosen]
+    """The first points where they are all there is to run, every point of a small finite space; of any other, the
+    first points and those that `corners` names."""
+    space = definition.space
+    first = [] if definition.is_grid else [p for p in definition.first_points() if space.is_whole(p)]
+    if space and not definition.is_grid and definition.n_trials <= len(first) * max(1, len(space.seeds)):
+        return [_look(definition, composer, point) for point in first[: definition.n_trials]]
+    is_small = space.size is not None and space.size <= ALL_OF_IT
+    points = list(space.grid()) if is_small else [*first, *corners(space)]
+    return [_look(definition, composer, p) for i, p in enumerate(points) if is_small or p not in points[:i]]
 
 
-def corners(space: dict[str, Dimension]) -> Iterator[dict[str, Any]]:
-    """Every value of every choice and both ends of every interval, each once, the others at their first."""
+def corners(space: Space) -> Iterator[Point]:
+    """Every value of every choice, each branch and both ends of every interval, each once, the others at their
+    first. What a filter rejects is left out."""
 
-    def ends(dimension: Dimension) -> tuple[Any, ...]:
-        return dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+    def ends(parameter: Parameter) -> tuple[Any, ...]:
+        return parameter.values if isinstance(parameter, Choice) else (parameter.low, parameter.high)
 
-    first = {key: ends(dimension)[0] for key, dimension in space.items()}
-    yield first
-    for key, dimension in space.items():
-        for value in ends(dimension)[1:]:
-            yield first | {key: value}
+    opened: set[str] = set()
+    waiting: list[dict[str, Any]] = [{}]
+    while waiting:
+        given = waiting.pop(0)
+
+        def choose(name: str, parameter: Parameter, given: dict[str, Any] = given) -> Any:
+            if name not in opened:
+                opened.add(name)
+                # what has a condition is looked at where that was first met
+                here = given if "@" in name else {}
+                waiting.extend(here | {name: value} for value in ends(parameter)[1:])
+            return given.get(name, ends(parameter)[0])
+
+        point = space.walk(choose)
+        if space.refusal(point) is None:
+            yield point
 
 
 def _look(definition: Definition, composer: Composer, point: dict[str, Any]) -> Preview:
@@ -58,4 +70,4 @@ def _look(definition: Definition, composer: Composer, point: dict[str, Any]) -> 
         trial = composer.point(definition.fixed, definition.space, point)
     except BadInput as e:
         return Preview(point, None, "", e.problems)
-    return Preview(point, trial, trial_id(trial, definition.space), tuple(check_trial(trial)))
+    return Preview(point, trial, trial_id(trial, definition.space.varied), tuple(check_trial(trial)))

@@ -9,27 +9,30 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, PercentilePruner
+from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from hysweep.compose import Choice, Dimension, grid
+from hysweep.compose import SEED, Choice, Parameter
 from hysweep.schema import BadInput, Problem
+from hysweep.schema.search import SAMPLER_OPTIONS
 from hysweep.study.definition import Definition
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 FEASIBLE = "feasible"  # the name of our one constraint: at most 0 means yes
+JUDGED = "judged"  # by a pruner, up to this step
+REPLICATE_OF = "replicate_of"
 
 
 class Search:
@@ -47,9 +50,9 @@ class Search:
         self._study = optuna.create_study(
             storage=JournalStorage(backend),
             study_name=definition.study.name,
-            direction=StudyDirection[definition.study.direction.upper()],
+            directions=[StudyDirection[goal.direction.upper()] for goal in definition.study.goals],
             sampler=RandomSampler(seed=0),
-            pruner=_pruner(definition),
+            pruner=NopPruner(),  # hysweep.study.pruners judges
             load_if_exists=True,
         )
         is_new = not self._study.get_trials(deepcopy=False)
@@ -61,18 +64,26 @@ class Search:
         """Numbers are positions in the journal, so what is missing is filled up in order; what was never placed, a
         repetition, as failed."""
         for number in range(len(self._study.get_trials(deepcopy=False)), max(placed, default=-1) + 1):
-            params = self._category_texts(placed.get(number, {}))
-            ranges = {key: _distribution(self._definition.space[key]) for key in params}
+            point = placed.get(number, {})
             state = TrialState.RUNNING if number in placed else TrialState.FAIL
-            self._study.add_trial(optuna.trial.create_trial(state=state, params=params, distributions=ranges))
+            self._add(state, point, {SEED: point[SEED]} if SEED in point and self._definition.space.seeds else {})
+
+    def _add(self, state: TrialState, point: dict[str, Any], about: dict[str, Any]) -> None:
+        """A trial that no sampler is asked for."""
+        ranges = {name: _distribution(p) for name, (p, _) in self._definition.space.parameters_of(point).items()}
+        self._study.add_trial(
+            optuna.trial.create_trial(state=state, params=self._params(point), distributions=ranges, user_attrs=about)
+        )
+
+    def replicate(self, lead: int, point: dict[str, Any], seed: int) -> int:
+        """The number of a new trial with the same point as its lead but for the seed. The sampler does not see it."""
+        self._add(TrialState.RUNNING, point, {SEED: seed, REPLICATE_OF: lead})
+        return len(self._study.get_trials(deepcopy=False)) - 1
 
     def _enqueue(self) -> None:
         """What runs first, in order: the points that the study names, or all of a grid. Repeatable after a crash."""
-        points: Iterable[dict[str, Any]] = self._definition.study.enqueue
-        if self._definition.is_grid:
-            points = grid(self._definition.space)
-        for point in points:
-            self._study.enqueue_trial(self._category_texts(point), skip_if_exists=True)
+        for point in self._definition.first_points():
+            self._study.enqueue_trial(self._params(point), skip_if_exists=True)
 
     def unfinished(self) -> list[int]:
         """Numbers of the trials that were asked for and not told, oldest first."""
@@ -85,7 +96,7 @@ class Search:
 
     def enqueue(self, point: dict[str, Any]) -> None:
         """Have a point asked next."""
-        self._study.enqueue_trial(self._category_texts(point))
+        self._study.enqueue_trial(self._params(point))
 
     def ask(self) -> tuple[int, dict[str, Any]]:
         """The next trial: its number and its point."""
@@ -102,28 +113,21 @@ class Search:
         self._study.sampler = self._sampler(number)
         return self._suggest(self._trial(number))
 
-    def report(self, number: int, curve: Iterable[tuple[int, float]]) -> int | None:
-        """Hand over a curve; the step at which the pruner gives the trial up, or None.
+    def judged(self, number: int) -> int:
+        """The step up to which a pruner has judged a trial; -1: not yet."""
+        return int(self._study.get_trials(deepcopy=False)[number].user_attrs.get(JUDGED, -1))
 
-        Steps that were reported before are passed over, so this can be repeated.
-        """
-        if isinstance(self._study.pruner, NopPruner):
-            return None
-        trial = self._trial(number)
-        known = self._study.get_trials(deepcopy=False)[number].intermediate_values
-        floor = self._definition.study.pruner.min_steps
-        for step, value in curve:
-            if step in known or not math.isfinite(value):
-                continue
-            trial.report(value, step)
-            if step >= floor and trial.should_prune():
-                return step
-        return None
+    def mark_judged(self, number: int, step: int) -> None:
+        self._trial(number).set_user_attr(JUDGED, step)
 
-    def tell_value(self, number: int, value: float) -> None:
-        self._tell(number, TrialState.COMPLETE, value, feasible=True)
+    def tell_values(self, number: int, values: Sequence[float]) -> None:
+        self._tell(number, TrialState.COMPLETE, values, feasible=True)
 
-    def tell_pruned(self, number: int) -> None:
+    def tell_pruned(self, number: int, last: tuple[int, float] | None = None) -> None:
+        """`last`: the step and the value to which it had come. The sampler ranks pruned trials by it."""
+        is_open = not self._study.get_trials(deepcopy=False)[number].state.is_finished()
+        if last is not None and is_open and len(self._definition.study.goals) == 1 and math.isfinite(last[1]):
+            self._trial(number).report(last[1], last[0])
         self._tell(number, TrialState.PRUNED, None, feasible=True)
 
     def tell_failed(self, number: int) -> None:
@@ -133,67 +137,70 @@ class Search:
         """A point that cannot run: the sampler learns to keep away, no best trial is ever among them."""
         self._tell(number, TrialState.PRUNED, None, feasible=False)
 
-    def _tell(self, number: int, state: TrialState, value: float | None, feasible: bool) -> None:
+    def _tell(self, number: int, state: TrialState, values: Sequence[float] | None, feasible: bool) -> None:
         known = self._study.get_trials(deepcopy=False)[number]
         if known.state.is_finished():
             return  # told before a crash
         if FEASIBLE not in known.constraints:
             self._trial(number).set_constraint(FEASIBLE, 0.0 if feasible else 1.0)
-        self._study.tell(number, value, state=state)
+        self._study.tell(number, values, state=state)
 
     def _trial(self, number: int) -> optuna.Trial:
         frozen = self._study.get_trials(deepcopy=False)[number]
         return optuna.Trial(self._study, frozen._trial_id)
 
     def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
-        return {key: _suggest_one(trial, key, d) for key, d in self._definition.space.items()}
-
-    def _category_texts(self, point: dict[str, Any]) -> dict[str, Any]:
         space = self._definition.space
-        return {k: space[k].text(v) if isinstance(space[k], Choice) else v for k, v in point.items() if k in space}
+        point = space.walk(lambda name, parameter: _suggest_one(trial, name, parameter))
+        return point | ({SEED: trial.user_attrs.get(SEED, space.seeds[0])} if space.seeds else {})
+
+    def _params(self, point: dict[str, Any]) -> dict[str, Any]:
+        return {name: _stored(p, value) for name, (p, value) in self._definition.space.parameters_of(point).items()}
 
     def _sampler(self, number: int) -> BaseSampler:
         """A sampler for one trial. Seeded by the study's seed and the trial's number: a restart, which makes new
         samplers, would otherwise draw again what was drawn before."""
-        name, seed = self._definition.study.sampler, self._definition.study.seed
+        asked, seed = self._definition.study.sampler, self._definition.study.seed
         mixed = (seed * 1_000_003 + number) % 2**31
-        if name == "random":
-            return RandomSampler(seed=mixed)
-        if name == "cmaes":
-            return CmaEsSampler(seed=mixed)
-        if name == "nsgaii":
-            return NSGAIISampler(seed=mixed)
-        if name == "qmc":  # counts its own points in the journal, and must scramble them alike each time
-            return QMCSampler(seed=seed, scramble=True)
-        return TPESampler(seed=mixed)
+        given = {k: v for k in SAMPLER_OPTIONS[asked.name] if (v := getattr(asked, k)) is not None}
+        if asked.name == "cmaes":
+            if "population_size" in given:
+                given["popsize"] = given.pop("population_size")
+            return CmaEsSampler(seed=mixed, warn_independent_sampling=False, **given)
+        if asked.name == "nsgaii":
+            return NSGAIISampler(seed=mixed, **given)
+        if asked.name == "qmc":  # counts its own points in the journal, and must scramble them alike each time
+            return QMCSampler(seed=seed, warn_independent_sampling=False, warn_asynchronous_seeding=False, **given)
+        if asked.name == "tpe":
+            # what has a condition is modelled among the trials that have it
+            grouped = asked.multivariate and self._definition.space.has_conditions
+            return TPESampler(seed=mixed, group=grouped, **given)
+        return RandomSampler(seed=mixed)
 
 
-def _suggest_one(trial: optuna.Trial, key: str, dimension: Dimension) -> Any:
-    if isinstance(dimension, Choice):
-        text = trial.suggest_categorical(key, list(dimension.texts))
-        return dimension.values[dimension.texts.index(text)]
-    if dimension.is_int:
-        return trial.suggest_int(key, int(dimension.low), int(dimension.high), log=dimension.is_log)
-    return trial.suggest_float(key, dimension.low, dimension.high, log=dimension.is_log)
+def _suggest_one(trial: optuna.Trial, name: str, parameter: Parameter) -> Any:
+    if isinstance(parameter, Choice):
+        text = trial.suggest_categorical(name, list(parameter.texts))
+        return parameter.values[parameter.texts.index(text)]
+    if parameter.is_int:
+        return trial.suggest_int(name, int(parameter.low), int(parameter.high), log=parameter.is_log)
+    return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.is_log)
 
 
-def _distribution(dimension: Dimension) -> BaseDistribution:
+def _distribution(parameter: Parameter) -> BaseDistribution:
     """The same range as `_suggest_one` asks for."""
-    if isinstance(dimension, Choice):
-        return CategoricalDistribution(dimension.texts)
-    if dimension.is_int:
-        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.is_log)
-    return FloatDistribution(dimension.low, dimension.high, log=dimension.is_log)
+    if isinstance(parameter, Choice):
+        return CategoricalDistribution(parameter.texts)
+    if parameter.is_int:
+        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.is_log)
+    return FloatDistribution(parameter.low, parameter.high, log=parameter.is_log)
 
 
-def _pruner(definition: Definition) -> BasePruner:
-    p = definition.study.pruner
-    if p.name == "median" or p.name == "percentile":
-        kept = 50.0 if p.name == "median" else p.percentile
-        return PercentilePruner(kept, n_startup_trials=p.startup_trials, n_warmup_steps=max(0, p.min_steps - 1))
-    if p.name == "hyperband":
-        return HyperbandPruner(min_resource=p.min_steps, reduction_factor=p.reduction_factor)
-    return NopPruner()
+def _stored(parameter: Parameter, value: Any) -> Any:
+    """A value as Optuna keeps it: that of a choice by its text."""
+    if isinstance(parameter, Choice):
+        return parameter.text(value)
+    return int(value) if parameter.is_int else float(value)
 
 
 def mend_journal(path: Path) -> None:

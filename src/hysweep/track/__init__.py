@@ -4,6 +4,7 @@ from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict, settle
 from hysweep.track.checkpoints import checkpoint_step, set_aside, superfluous
 from hysweep.track.directory import AttemptDirectory, StudyDirectory, TrialDirectory
 from hysweep.track.files import append_line, read_json, read_lines, write_json, write_text
+from hysweep.track.metrics import curve_of, logged, matching
 from hysweep.track.records import Claim, End, State, Status
 
 __all__ = [
@@ -21,6 +22,9 @@ __all__ = [
     "Verdict",
     "append_line",
     "checkpoint_step",
+    "curve_of",
+    "logged",
+    "matching",
     "read_json",
     "read_lines",
     "set_aside",

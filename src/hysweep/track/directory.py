@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hysweep.track.files import append_line, claim, read_json, read_lines, write_json, write_text
+from hysweep.track.metrics import curve_of
 from hysweep.track.records import Claim, End, State
 
 R = TypeVar("R")
@@ -184,7 +185,7 @@ class TrialDirectory:
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """(step, value) of one metric; steps at which it was not measured are left out."""
-        return [(step, data[metric]) for step, data in self.metrics().items() if metric in data]
+        return curve_of(self.metrics(), metric)
 
     def request_cancel(self) -> None:
         (self.path / "cancel").touch()

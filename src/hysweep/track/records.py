@@ -23,7 +23,8 @@ class State:
     """state.json: the controller's word on a trial.
 
     ending  why the controller asked the job to stop (pruned, cancelled, hung); the cause once it has
-    value   the objective, when it has one; times are unix seconds
+    value   the objective, when it has one; of several the first. times are unix seconds
+    values  all of several objectives, in the study's order
     """
 
     status: Status = Status.CREATED
@@ -33,6 +34,7 @@ class State:
     cause: Cause | None = None
     reason: str = ""
     value: float | None = None
+    values: tuple[float, ...] = ()
     updated: float = 0.0
 
     @property
@@ -55,6 +57,7 @@ class State:
             cause=Cause(d["cause"]) if d.get("cause") else None,
             reason=d.get("reason", ""),
             value=d.get("value"),
+            values=tuple(d.get("values", ())),
             updated=d.get("updated", 0.0),
         )
 
