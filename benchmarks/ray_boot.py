@@ -60,7 +60,8 @@ srun --nodes=1 --ntasks=1 -w "$head_node" {ray} start --head --node-ip-address="
   --num-cpus 4 --num-gpus {gpus} --block &
 sleep 10
 for ((i = 1; i < SLURM_JOB_NUM_NODES; i++)); do
-  srun --nodes=1 --ntasks=1 -w "${{nodes_array[$i]}}" {ray} start --address "$ip_head" --num-cpus 4 --num-gpus {gpus} --block &
+  srun --nodes=1 --ntasks=1 -w "${{nodes_array[$i]}}" {ray} start --address "$ip_head" \\
+    --num-cpus 4 --num-gpus {gpus} --block &
   sleep 5
 done
 srun --overlap --nodes=1 --ntasks=1 -w "$head_node" {python} {driver} {nodes} {gpus} {note} $ip_head
