@@ -94,25 +94,35 @@ def test_states_in_every_spelling(text: str, state: str | None) -> None:
 
 def test_squeue_and_sacct_say_what_they_say() -> None:
     said = """slurm_load_jobs warning: something
-7|RUNNING|node[1-2]|2026-11-30T00:45:12|None
-8|PENDING||N/A|Resources|and|more
-9_3|COMPLETING|(null)|2026-11-30T00:45:12|(null)
-10+0|RUNNING|n1|2026-11-30T00:45:12|None
-10+1|RUNNING|n2|2026-11-30T00:45:12|None
+7|RUNNING|node[1-2]|2026-11-30T00:45:12|2026-12-01T00:45:12|2026-11-30T00:44:00|None
+8|PENDING||N/A|N/A|2026-11-30T00:44:00|Resources|and|more
+9_3|COMPLETING|(null)|2026-11-30T00:45:12|N/A|N/A|(null)
+10+0|RUNNING|n1|2026-11-30T00:45:12|N/A|N/A|None
+10+1|RUNNING|n2|2026-11-30T00:45:12|N/A|N/A|None
 torn|RUN"""
     found = {r.job: r for r in queue.read_squeue(said)}
     assert list(found) == ["7", "8", "9_3", "10"]
     assert found["7"].nodes == "node[1-2]" and found["7"].started and found["8"].started is None
     assert found["8"].as_state().state is JobStatus.PENDING and "Resources" in found["8"].as_state().reason
     assert found["9_3"].as_state().state is JobStatus.RUNNING
-    said = """7|PREEMPTED|n1|2026-11-30T00:45:12|0:0
-7.batch|CANCELLED|n1|2026-11-30T00:45:12|0:15
-7|FAILED|n2|2026-11-30T00:46:12|1:0
-8|OUT_OF_ME+|n2|Unknown|0:125
+    said = """7|PREEMPTED|n1|2026-11-30T00:45:12|Unknown|Unknown|0:0
+7.batch|CANCELLED|n1|2026-11-30T00:45:12|Unknown|Unknown|0:15
+7|FAILED|n2|2026-11-30T00:46:12|2026-11-30T00:47:12|2026-11-30T00:44:00|1:0
+8|OUT_OF_ME+|n2|Unknown|Unknown|Unknown|0:125
 garbage"""
     found = {r.job: r for r in queue.read_sacct(said)}
     assert found["7"].state == "FAILED" and "1:0" in found["7"].as_state().reason, "the newest run of a job"
     assert found["8"].as_state().cause is Cause.HOST_OOM
+    seen = found["7"].as_state()
+    assert seen.started and seen.ended and seen.submitted
+    assert (seen.started - seen.submitted, seen.ended - seen.started) == (132.0, 60.0)
+
+
+def test_a_running_job_has_not_ended_and_a_held_one_says_so() -> None:
+    times = "2026-11-30T00:45:12|2026-12-01T00:45:12|2026-11-30T00:44:00"
+    running, held = queue.read_squeue(f"7|RUNNING|n1|{times}|None\n8|PENDING||N/A|N/A|N/A|JobHeldUser")
+    assert running.as_state().ended is None and running.as_state().submitted
+    assert held.as_state().is_held and not running.as_state().is_held
 
 
 @given(st.text())
@@ -158,7 +168,10 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_one_call_for_all_jobs(tools) -> None:
-    tools(squeue="echo '7|RUNNING|n1|N/A|None'; echo '8|PENDING||N/A|Priority'", sacct="echo '9|TIMEOUT|n1|N/A|0:0'")
+    tools(
+        squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'; echo '8|PENDING||N/A|N/A|N/A|Priority'",
+        sacct="echo '9|TIMEOUT|n1|N/A|N/A|N/A|0:0'",
+    )
     found = queue.states(["7", "8", "9"])
     assert [found[j].state for j in "789"] == [JobStatus.RUNNING, JobStatus.PENDING, JobStatus.ENDED]
     assert found["9"].cause is Cause.TIMEOUT
@@ -172,7 +185,7 @@ def test_a_site_without_records_and_a_job_that_is_gone(tools) -> None:
         sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1",
     )
     assert queue.states(["9"])["9"].is_over
-    tools(sacct="echo '9|RUNNING|n1|N/A|0:0'")
+    tools(sacct="echo '9|RUNNING|n1|N/A|N/A|N/A|0:0'")
     assert queue.states(["9"])["9"].state is JobStatus.UNKNOWN, "the records lag behind"
 
 
@@ -183,13 +196,13 @@ def test_a_controller_that_does_not_answer_says_nothing_of_jobs(tools) -> None:
     slurm = SlurmLauncher()
     state = slurm.states(["9"])["9"]
     assert state.state is JobStatus.UNKNOWN and "does not answer" in state.reason
-    tools(squeue="echo '9|COMPLETED|n1|N/A|None'")
+    tools(squeue="echo '9|COMPLETED|n1|N/A|N/A|N/A|None'")
     slurm.cancel([])  # which looks anew
     assert slurm.states(["9"])["9"].is_over
 
 
 def test_looks_are_shared_until_something_may_have_changed(tools) -> None:
-    tools(squeue="echo '7|RUNNING|n1|N/A|None'; echo '8|RUNNING|n1|N/A|None'")
+    tools(squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'; echo '8|RUNNING|n1|N/A|N/A|N/A|None'")
     slurm = SlurmLauncher()
     for _ in range(5):
         slurm.states(["7"])
@@ -227,7 +240,7 @@ def test_refusals_that_pass_and_that_do_not(tools, new_attempt, said: str, fault
 
 def test_too_many_jobs_is_a_matter_of_time_only_for_who_has_some(tools, new_attempt) -> None:
     said = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-    tools(sbatch=f'echo "{said}" >&2; exit 1', squeue="echo '7|RUNNING|n1|N/A|None'", git="exit 1")
+    tools(sbatch=f'echo "{said}" >&2; exit 1', squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'", git="exit 1")
     with pytest.raises(Busy):
         SlurmLauncher().submit(new_attempt(launcher="slurm"))
     tools(squeue="true")
@@ -257,7 +270,8 @@ def test_what_the_submitting_shell_is_does_not_reach_the_job(
 
 def test_a_submitter_that_died_is_followed(tools, new_attempt) -> None:
     attempt: AttemptDirectory = new_attempt(launcher="slurm")
-    tools(squeue="""[[ $* == *--name=* ]] && echo '12|RUNNING|n1|N/A|None' && echo '9|CANCELLED|n1|N/A|None'""")
+    twice = "echo '12|RUNNING|n1|N/A|N/A|N/A|None' && echo '9|CANCELLED|n1|N/A|N/A|N/A|None'"
+    tools(squeue=f"[[ $* == *--name=* ]] && {twice}")
     assert SlurmLauncher().find(attempt) == "12", "the newest of that name"
     tools(squeue="true")
     assert SlurmLauncher().find(attempt) is None

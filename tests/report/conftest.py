@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hysweep.track import Cause, Claim, End, Phase, State, Status, StudyDirectory, TrialDirectory
+from hysweep.track import Booking, Cause, Claim, End, Phase, State, Status, StudyDirectory, TrialDirectory
 
 START = 1_764_500_000.0
 METRIC = "val-core/tiny_copy/acc/mean@1"
@@ -79,7 +79,7 @@ class Study:
             seconds = 30 + 9.0 * len(written)
             if ended_by is not None:
                 attempt.finish(End(ended_by, phase, 0, reason, tuple(lines), started=started, ended=started + seconds))
-                self.directory.book(number, k, ended_by, self.gpus, seconds * self.gpus / 3600)
+                self.directory.book(Booking(number, k, ended_by, self.gpus, seconds * self.gpus / 3600))
             started += seconds + 5
         is_good = cause in (Cause.COMPLETED, Cause.PRUNED)
         last = next((r["data"][METRIC] for r in reversed(rows) if METRIC in r["data"]), None)

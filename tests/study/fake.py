@@ -17,6 +17,7 @@ class FakeLauncher:
     """Jobs move on by one step at each look. `ends` scripts how an attempt ends: (trial, attempt) -> cause.
 
     `nodes` are blamed for it; the first `busy_for` submissions come at a bad time, and all are refused if `refuses`.
+    A job waits for `queued_for` looks; with `can_hold` for longer, where it is told to.
     """
 
     def __init__(
@@ -26,6 +27,8 @@ class FakeLauncher:
         nodes: tuple[str, ...] = (),
         busy_for: int = 0,
         refuses: str = "",
+        queued_for: int = 0,
+        can_hold: bool = True,
     ) -> None:
         self.curve, self.ends, self.nodes = curve, ends or {}, nodes
         self.busy_for, self.refuses = busy_for, refuses
@@ -34,6 +37,10 @@ class FakeLauncher:
         self.submitted: list[str] = []
         self.cancelled: set[str] = set()
         self.most_at_once = 0
+        self.queued_for = queued_for  # looks
+        self.can_hold = can_hold
+        self.held: set[str] = set()
+        self.waits: dict[str, int] = {}
 
     def plan(self, job, attempt) -> str:
         return "fake"
@@ -49,6 +56,7 @@ class FakeLauncher:
         if attempt.claim(Claim("fake", 1, time.time())):
             self.submitted.append(id)
             self.jobs[id] = 0
+            self.waits[id] = self.queued_for
         self.most_at_once = max(self.most_at_once, len(self._alive()))
         return id
 
@@ -64,6 +72,11 @@ class FakeLauncher:
             if self._run(id).end() is None:
                 self._finish(id, Cause.KILLED)
 
+    def hold(self, job_ids: Iterable[str], release: bool = False) -> bool:
+        if self.can_hold:
+            (self.held.difference_update if release else self.held.update)(job_ids)
+        return self.can_hold
+
     def run_again(self, id: str, attempt: AttemptDirectory) -> None:
         """As a scheduler does by itself."""
         self.runs[id], self.jobs[id] = attempt, 0
@@ -78,6 +91,10 @@ class FakeLauncher:
         attempt = self._run(id)
         if attempt.end() is not None:
             return JobState(JobStatus.ENDED)
+        if self.waits.get(id, 0):
+            if id not in self.held:
+                self.waits[id] -= 1
+            return JobState(JobStatus.PENDING, is_held=id in self.held)
         trial, number = attempt.trial, attempt.number
         scripted = self.ends.get((trial.number, number))
         curve = self.curve(trial.point(), number)

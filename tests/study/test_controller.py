@@ -254,7 +254,7 @@ def test_runs_of_the_scheduler_s_own_are_attempts(composer: Composer) -> None:
         while c.tick():
             pass
     assert causes(directory) == [Cause.COMPLETED]
-    assert [(e["attempt"], e["cause"]) for e in directory.ledger()] == [
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == [
         (1, "node_fail"),
         (2, "preempted"),
         (3, "completed"),
@@ -294,9 +294,11 @@ def test_a_metric_that_never_comes_is_said_with_the_nearest(composer: Composer) 
 
 
 def test_a_budget_ends_the_asking(composer: Composer) -> None:
-    directory = begin(composer, "rollout.n=2,4,8,16", "study.budget_gpu_hours=0.015")  # each takes 0.01
-    why = finish(directory, FakeLauncher(rising))
+    """Each takes 0.01, and could take an hour."""
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.budget_gpu_hours=1.015", "study.max_parallel=4")
+    why = finish(directory, fake := FakeLauncher(rising))
     assert len(directory.trials()) == 2
+    assert fake.most_at_once == 1, "two at once could come to two hours"
     assert "budget" in why
 
 
@@ -511,6 +513,6 @@ def test_death_at_any_moment_loses_nothing_and_runs_nothing_twice(composer: Comp
         told = [t.value for t in optuna_trials(directory) if t.state.name == "COMPLETE"]
         assert told == [pytest.approx(0.6)] * 2, moment
         assert not [t for t in optuna_trials(directory) if t.state.name in ("RUNNING", "WAITING")], moment
-        booked = [(e["trial"], e["attempt"]) for e in directory.ledger()]
+        booked = [(e.trial, e.attempt) for e in directory.ledger()]
         assert sorted(booked) == [(0, 1), (0, 2), (1, 1)], (moment, booked)
     assert moment > 60, "the acts were counted"

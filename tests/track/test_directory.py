@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hysweep.track import (
     ACTIONS,
     AttemptDirectory,
+    Booking,
     Cause,
     Claim,
     End,
@@ -150,9 +151,16 @@ def test_a_trial_is_found_by_number_or_id(study: StudyDirectory) -> None:
 
 def test_gpu_hours_are_booked_once(study: StudyDirectory) -> None:
     for _ in range(2):
-        study.book(0, 1, "completed", 8, 2.0)
-    study.book(0, 2, "killed", 8, 1.0)
-    assert [e["gpu_hours"] for e in study.ledger()] == [2.0, 1.0]
+        study.book(Booking(0, 1, Cause.COMPLETED, 8, 2.0, requested=4.0, productive=1.5))
+    study.book(Booking(0, 2, Cause.KILLED, 8, 1.0))
+    assert [e.gpu_hours for e in study.ledger()] == [2.0, 1.0]
+    assert study.ledger()[0].productive == 1.5
+
+
+def test_a_ledger_of_an_earlier_version_is_read(study: StudyDirectory) -> None:
+    line = '{"trial": 3, "attempt": 1, "cause": "completed", "gpus": 8, "gpu_hours": 2.5}'
+    (study.path / "ledger.jsonl").write_text(line + '\n{"trial": 4}\n{"torn')
+    assert study.ledger() == [Booking(3, 1, Cause.COMPLETED, 8, 2.5)]
 
 
 def _writer(path: str) -> None:

@@ -58,7 +58,7 @@ def hysweep() -> None:
     "study.n_trials=8",
 )
 @click.option("-m", "--multirun", is_flag=True, help="Search the space that the overrides or the sweep file span.")
-@click.option("--detach", is_flag=True, help="Drive the study in the background; look with `hysweep status`.")
+@click.option("--detach", is_flag=True, help="Let it drive itself: a small SLURM job, or a process of this machine.")
 @CONFIG_DIR
 @OVERRIDES
 def run(overrides: tuple[str, ...], multirun: bool, detach: bool, config_dirs: tuple[str, ...]) -> None:
@@ -200,13 +200,33 @@ def logs(directory: Path, trial: str | None, rank: int | None, follow: bool, att
 
 @hysweep.command(epilog="Example: hysweep resume outputs/quickstart study.n_trials=12")
 @STUDY
-@click.option("--detach", is_flag=True, help="Drive the study in the background.")
+@click.option("--detach", is_flag=True, help="Let it drive itself: a small SLURM job, or a process of this machine.")
+@click.option("--as-job", is_flag=True, hidden=True)  # what --detach submits says so
 @OVERRIDES
-def resume(directory: Path, overrides: tuple[str, ...], detach: bool) -> None:
-    """Go on with a study: adopt its running jobs, ask for what is missing."""
+def resume(directory: Path, overrides: tuple[str, ...], detach: bool, as_job: bool) -> None:
+    """Go on with a study: adopt its running jobs, ask for what is missing. Ends a pause."""
     from hysweep.cli.study import resume as answer
 
-    sys.exit(answer(directory, list(overrides), detach))
+    sys.exit(answer(directory, list(overrides), detach, as_job))
+
+
+@hysweep.command(epilog="Example: */5 * * * * hysweep tick /shared/outputs/quickstart        (a line of a crontab)")
+@JSON
+@STUDY
+def tick(directory: Path, as_json: bool) -> None:
+    """Do one step of a study and leave: look at its jobs, ingest, ask, submit. Again is harmless."""
+    from hysweep.cli.steer import tick as answer
+
+    sys.exit(answer(directory, as_json))
+
+
+@hysweep.command(epilog="Example: hysweep pause outputs/quickstart")
+@STUDY
+def pause(directory: Path) -> None:
+    """Submit nothing new and hold what waits in the queue, until `resume`. What runs goes on."""
+    from hysweep.cli.steer import pause as answer
+
+    sys.exit(answer(directory))
 
 
 @hysweep.command(epilog="Example: hysweep cancel outputs/quickstart 3")
@@ -217,6 +237,16 @@ def cancel(directory: Path, trials: tuple[str, ...]) -> None:
     from hysweep.cli.study import cancel as answer
 
     sys.exit(answer(directory, list(trials)))
+
+
+@hysweep.command(epilog="Example: hysweep rebuild outputs/quickstart")
+@JSON
+@STUDY
+def rebuild(directory: Path, as_json: bool) -> None:
+    """Make Optuna's study again from the trial directories, and states that were damaged. Runs nothing."""
+    from hysweep.cli.steer import rebuild as answer
+
+    sys.exit(answer(directory, as_json))
 
 
 @hysweep.command(epilog="Example: hysweep report outputs/quickstart")

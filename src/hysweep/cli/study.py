@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import signal
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,30 +30,35 @@ from hysweep.report import (
 from hysweep.schema import BadInput, Problem
 from hysweep.study import CHANGEABLE
 from hysweep.study.controller import Controller
+from hysweep.study.detach import detach_here, detach_to_slurm, requeue
+from hysweep.study.lease import LEASE_S, Lost, holder
+from hysweep.study.storage import Unreachable
 from hysweep.track import Cause, StudyDirectory
 
 REFRESH_S = 1.0
 
 
-def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = False) -> int:
-    """Drive a study to its end: in the foreground with a live table, or in a process of its own.
+def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = False, as_job: bool = False) -> int:
+    """Drive a study to its end: in the foreground with a live table, or by itself elsewhere.
 
     Returns 0, or 1 when nothing completed. Ctrl-C leaves: the jobs go on, the code is 130.
     """
-    with Controller(directory, changes) as controller:
+    controller = Controller(directory, changes)
+    # a job that is run again on another node waits for the lease of the node that it lost
+    controller.enter(wait_s=2 * LEASE_S if as_job else 0.0)
+    try:
         directory.withdraw_cancel()  # whoever goes on with a study wants it to go on
+        directory.withdraw_pause()
         if not detach:
             return _drive_here(controller)
-    log = open(directory.path / "controller.log", "ab")  # noqa: SIM115 - it is the child's from here on
-    settings = [f"study.{k}={v}" for k, v in changes.items() if v is not None]
-    subprocess.Popen(
-        [sys.executable, "-m", "hysweep", "resume", str(directory.path), *settings],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-    click.echo(f"goes on by itself. Look: hysweep status {shown(directory.path)}")
+        study, site = controller.definition.study, controller.site
+    finally:
+        controller.__exit__()
+    if (study.controller.launcher or site.launcher) == "slurm":
+        who = detach_to_slurm(directory, study, site)
+    else:
+        who = detach_here(directory)
+    click.echo(f"goes on by itself, driven by {who}. Look: hysweep status {shown(directory.path)}")
     return 0
 
 
@@ -61,27 +67,65 @@ def _drive_here(controller: Controller) -> int:
     is_live = sys.stdout.isatty() and not console.is_dumb_terminal
     record = read_study(directory)
     live = Live(console=console, auto_refresh=False, transient=True) if is_live else None
-    try:
-        with live or nullcontext():
-            drawn = 0.0
-            while True:
-                goes_on = controller.tick()
-                if time.monotonic() - drawn >= REFRESH_S or not goes_on:
-                    before, record = record, read_study(directory, previous=record)
-                    if live:
-                        live.update(live_table(record, width=console.width, height=console.height), refresh=True)
-                    else:
-                        for line in change_lines(before, record):
-                            click.echo(line)
-                    drawn = time.monotonic()
-                if not goes_on:
-                    break
-                time.sleep(controller.definition.study.poll_s)
-    except KeyboardInterrupt:
-        _say_goodbye(directory)
-        return 130
+    with _signals() as asked:
+        try:
+            with live or nullcontext():
+                drawn, trouble = 0.0, ""
+                while True:
+                    try:
+                        goes_on = controller.tick()
+                        trouble = ""
+                    except Unreachable as e:
+                        if str(e) != trouble:
+                            click.echo(f"{e}; asking again", err=True)
+                        goes_on, trouble = True, str(e)
+                    if time.monotonic() - drawn >= REFRESH_S or not goes_on:
+                        before, record = record, read_study(directory, previous=record)
+                        if live:
+                            live.update(live_table(record, width=console.width, height=console.height), refresh=True)
+                        else:
+                            for line in change_lines(before, record):
+                                click.echo(line)
+                        drawn = time.monotonic()
+                    if not goes_on:
+                        break
+                    if signal.SIGUSR1 in asked:
+                        return _leave_for_next_run(controller)
+                    if signal.SIGTERM in asked:
+                        raise KeyboardInterrupt
+                    time.sleep(controller.definition.study.poll_s)
+        except KeyboardInterrupt:
+            _say_goodbye(directory)
+            return 130
+        except Lost as e:
+            click.echo(f"hysweep: {e}", err=True)
+            return 1
     click.echo(f"over: {controller.why_no_more()}")
     return _conclude(directory, console)
+
+
+@contextmanager
+def _signals() -> Iterator[set[int]]:
+    """Those that ask to leave, noted: a step is never left in the middle where there is time to end it."""
+    asked: set[int] = set()
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = {n: signal.signal(n, lambda number, frame: asked.add(number)) for n in numbers}
+    try:
+        yield asked
+    finally:
+        for n, handler in before.items():
+            signal.signal(n, handler)
+
+
+def _leave_for_next_run(controller: Controller) -> int:
+    """The time limit of the controller's own job is near."""
+    controller.__exit__()
+    if requeue():
+        click.echo("the time limit is near; queued again")
+        return 0
+    where = shown(controller.directory.path)
+    click.echo(f"the time limit is near, and the job cannot be queued again: hysweep resume {where}")
+    return 1
 
 
 def _say_goodbye(directory: StudyDirectory) -> None:
@@ -119,9 +163,16 @@ def status(path: Path, as_json: bool) -> None:
     console.print(live_table(record, width=console.width, height=10_000))
 
 
-def resume(path: Path, overrides: list[str], detach: bool) -> int:
+def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:
     directory = study_at(path)
-    return drive(directory, _changes(overrides), detach)
+    changes = _changes(overrides)
+    if directory.is_paused:
+        directory.withdraw_pause()
+        directory.log("resumed")
+        if not changes and (there := holder(directory)) is not None and not there.is_over:
+            click.echo(f"no longer paused; driven by {there}. Look: hysweep status {shown(directory.path)}")
+            return 0
+    return drive(directory, changes, detach, as_job)
 
 
 def cancel(path: Path, addresses: list[str]) -> int:
@@ -190,6 +241,7 @@ def shown(path: Path) -> Path:
 def _changes(overrides: list[str]) -> dict[str, object]:
     """`study.n_trials=12` and the like. Raises BadInput for what cannot change when a study goes on."""
     given = {o.partition("=")[0].lstrip("+"): o.partition("=")[2] for o in overrides}
+    settings = {key: key.removeprefix("study.").partition(".")[0] for key in given}
     if faults := [
         Problem(
             key,
@@ -198,11 +250,11 @@ def _changes(overrides: list[str]) -> dict[str, object]:
             f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can",
         )
         for key in sorted(given)
-        if key.removeprefix("study.") not in CHANGEABLE or not key.startswith("study.")
+        if settings[key] not in CHANGEABLE or not key.startswith("study.")
     ]:
         raise BadInput(*faults)
     study = Composer().compose(overrides).study
-    return {key.removeprefix("study."): getattr(study, key.removeprefix("study.")) for key in given}
+    return {name: getattr(study, name) for name in settings.values()}
 
 
 def _as_json(record: StudyRecord) -> dict[str, Any]:
@@ -211,6 +263,10 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
         "name": record.name,
         "directory": str(record.directory.path),
         "best": best.number if best else None,
+        "is_paused": record.is_paused,
+        "gpu_hours": record.gpu_hours,
+        "budget_gpu_hours": record.budget_gpu_hours,
+        "spending": record.spending.as_dict(),
         "ranking": ranked.as_dict() if ranked else None,
         "trials": [
             {

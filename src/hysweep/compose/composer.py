@@ -26,7 +26,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_yaml_loader
+from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from hysweep.compose.grammar import (
@@ -87,7 +87,14 @@ class Composition:
 
 def trial_yaml(trial: Trial) -> str:
     """A trial as it is frozen into its directory: every field, resolved."""
-    return OmegaConf.to_yaml(OmegaConf.create(asdict(trial)))
+    # what OmegaConf.to_yaml does, without making nodes of what is plain already
+    return yaml.dump(
+        asdict(trial),
+        Dumper=get_omega_conf_dumper(),
+        default_flow_style=False,
+        allow_unicode=True,
+        sort_keys=False,
+    )
 
 
 @lru_cache(KEPT)

@@ -131,6 +131,9 @@ class LocalLauncher:
                 if node:
                     processes.send(node, signal.SIGKILL if _is_overdue(attempt) else signal.SIGTERM)
 
+    def hold(self, job_ids: Iterable[str], release: bool = False) -> bool:
+        return False  # nothing waits here
+
 
 def _refuse(job: Job) -> None:
     if job.nodes != 1:

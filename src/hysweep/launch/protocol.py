@@ -24,13 +24,17 @@ class JobState:
 
     reason   in words, where there is something to say
     cause    why it ended, where the launcher knows and the node could not write its end.json
-    started  unix seconds, None while pending or not known
+    submitted, started, ended  unix seconds by the scheduler's record, None where it does not say (yet)
+    is_held  it waits because its user said so
     """
 
     state: JobStatus
     reason: str = ""
     cause: Cause | None = None
     started: float | None = None
+    ended: float | None = None
+    submitted: float | None = None
+    is_held: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -66,4 +70,8 @@ class Launcher(Protocol):
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """Ask them to stop and return. Again is harmless, and in time turns from asking into killing."""
+        ...
+
+    def hold(self, job_ids: Iterable[str], release: bool = False) -> bool:
+        """Keep jobs that wait from starting, or let them again. Again is harmless. False: there is no such thing."""
         ...

@@ -46,8 +46,8 @@ ENDED: dict[str, Cause | None] = {
 STATES = WAITING | RUNNING | set(ENDED)
 
 _TIMEOUT = 60.0  # seconds for a command of a controller that does not answer
-_SQUEUE = "%i|%T|%N|%S|%r"
-_SACCT = "JobID,State,NodeList,Start,ExitCode"
+_SQUEUE = "%i|%T|%N|%S|%e|%V|%r"
+_SACCT = "JobID,State,NodeList,Start,End,Submit,ExitCode"
 
 
 class NoAnswer(Exception):
@@ -56,21 +56,25 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one line of squeue or sacct says of a job. `started` in unix seconds; `detail`: its reason or exit code."""
+    """What one line of squeue or sacct says of a job. Times in unix seconds; `detail`: its reason or exit code."""
 
     job: str
     state: str
     nodes: str = ""
     started: float | None = None
+    ended: float | None = None
+    submitted: float | None = None
     detail: str = ""
 
     def as_state(self) -> JobState:
         if self.state in ENDED:
             reason = f"the scheduler says {self.state}" + (f" ({self.detail})" if self.detail else "")
-            return JobState(JobStatus.ENDED, reason, ENDED[self.state], self.started)
-        if self.state in RUNNING:
-            return JobState(JobStatus.RUNNING, f"on {self.nodes}" if self.nodes else "", None, self.started)
-        return JobState(JobStatus.PENDING, self.detail)
+            return JobState(JobStatus.ENDED, reason, ENDED[self.state], self.started, self.ended, self.submitted)
+        if self.state in RUNNING:  # it says when it would end at the latest: that is not when it did
+            on = f"on {self.nodes}" if self.nodes else ""
+            return JobState(JobStatus.RUNNING, on, None, self.started, None, self.submitted)
+        is_held = self.detail.startswith("JobHeld")
+        return JobState(JobStatus.PENDING, self.detail, submitted=self.submitted, is_held=is_held)
 
 
 def states(jobs: Iterable[str]) -> dict[str, JobState]:
@@ -158,11 +162,12 @@ def read_squeue(text: str) -> list[Record]:
     """The jobs in what squeue said in our format; lines that are none are passed over."""
     found = []
     for line in text.splitlines():
-        fields = line.split("|", 4)
-        if len(fields) == 5 and (job := _plain_id(fields[0])) and (state := read_state(fields[1])):
-            reason = "" if fields[4].strip() in ("", "None", "(null)") else fields[4].strip()
+        fields = line.split("|", 6)
+        if len(fields) == 7 and (job := _plain_id(fields[0])) and (state := read_state(fields[1])):
+            reason = "" if fields[6].strip() in ("", "None", "(null)") else fields[6].strip()
             nodes = "" if fields[2].strip() == "(null)" else fields[2].strip()
-            found.append(Record(job, state, nodes, _time(fields[3]), reason))
+            started, ended, submitted = map(_time, fields[3:6])
+            found.append(Record(job, state, nodes, started, ended, submitted, reason))
     return found
 
 
@@ -171,12 +176,14 @@ def read_sacct(text: str) -> list[Record]:
     found: dict[str, Record] = {}
     for line in text.splitlines():
         fields = line.split("|")
-        if len(fields) < 5 or "." in fields[0]:
+        if len(fields) < 7 or "." in fields[0]:
             continue
         job, state = _plain_id(fields[0]), read_state(fields[1])
         if job and state:
             nodes = "" if fields[2].startswith("None") else fields[2]
-            found[job] = Record(job, state, nodes, _time(fields[3]), f"exit code {fields[4]}" if fields[4] else "")
+            started, ended, submitted = map(_time, fields[3:6])
+            detail = f"exit code {fields[6]}" if fields[6] else ""
+            found[job] = Record(job, state, nodes, started, ended, submitted, detail)
     return list(found.values())
 
 

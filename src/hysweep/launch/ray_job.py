@@ -160,6 +160,9 @@ class RayJobLauncher:
                 with suppress(NoAnswer, Refused):
                     Dashboard(job_id.address).stop(job_id.name)
 
+    def hold(self, job_ids: Iterable[str], release: bool = False) -> bool:
+        return False  # Ray starts what it has room for
+
 
 # --- where
 

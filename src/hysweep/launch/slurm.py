@@ -109,6 +109,11 @@ class SlurmLauncher:
         queue.cancel(jobs)
         self._looked = float("-inf")
 
+    def hold(self, job_ids: Iterable[str], release: bool = False) -> bool:
+        queue.hold(list(job_ids), release)
+        self._looked = float("-inf")
+        return True
+
     def _wait_for_room(self, most: int) -> None:
         try:
             there = queue.submitted_by_me()

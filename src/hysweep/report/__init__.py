@@ -10,7 +10,7 @@ from hysweep.report.ranking import Ranking, ranking
 from hysweep.report.records import (
     AttemptRecord,
     Curve,
-    LedgerEntry,
+    Spending,
     Standing,
     StudyRecord,
     TrialRecord,
@@ -21,8 +21,8 @@ from hysweep.report.terminal import change_line, change_lines, leaderboard, live
 __all__ = [
     "AttemptRecord",
     "Curve",
-    "LedgerEntry",
     "Ranking",
+    "Spending",
     "Standing",
     "StudyRecord",
     "TrialRecord",

@@ -26,6 +26,7 @@ from hysweep.schema import Objective, Study
 from hysweep.track import (
     ACTIONS,
     AttemptDirectory,
+    Booking,
     Cause,
     End,
     Phase,
@@ -42,7 +43,6 @@ SCORE = "critic/score/mean"
 STEP_SECONDS = "timing_s/step"
 
 T = TypeVar("T")
-_CAUSES = frozenset(str(cause) for cause in Cause)
 # What a torn, foreign or half-written file makes a reader raise.
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError)
 
@@ -118,14 +118,22 @@ class AttemptRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """GPU-hours of one attempt; on a machine with no GPU, slot-hours."""
+class Spending:
+    """Booked GPU-hours by what they went to; `queued_h` are hours in the queue, with no GPU."""
 
-    trial: int
-    attempt: int
-    cause: Cause
-    gpus: int
-    gpu_hours: float
+    requested: float
+    queued_h: float
+    boot: float
+    productive: float
+    wasted: Mapping[Cause, float]
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.boot or self.productive or self.wasted)
+
+    def as_dict(self) -> dict[str, Any]:
+        named = {"requested": self.requested, "queued_h": self.queued_h, "boot": self.boot}
+        return named | {"productive": self.productive, "wasted": {str(c): h for c, h in self.wasted.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +242,7 @@ class TrialRecord:
 class StudyRecord:
     """A study as its directory shows it at one moment.
 
-    settings   the fields of `schema.Study`, as written
+    settings   the fields of `schema.Study`, as written, and as changed since
     space      dotted key -> the range, in Hydra's grammar
     filters    the conditions that every point meets
     seeds      those that each point is run with; none: one run each
@@ -253,12 +261,13 @@ class StudyRecord:
     versions: Mapping[str, str]
     created: float | None
     trials: tuple[TrialRecord, ...]
-    ledger: tuple[LedgerEntry, ...]
+    ledger: tuple[Booking, ...]
     events: tuple[Mapping[str, Any], ...]
     read_at: float
     faults: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    is_paused: bool = False
 
     @property
     def goals(self) -> tuple[Objective, ...]:
@@ -346,6 +355,20 @@ class StudyRecord:
         return sum(t.gpu_hours for t in self.trials)
 
     @property
+    def spending(self) -> Spending:
+        """What the booked attempts used, and on what."""
+        wasted: dict[Cause, float] = {}
+        for e in self.ledger:
+            wasted[e.cause] = wasted.get(e.cause, 0.0) + e.wasted
+        return Spending(
+            requested=math.fsum(e.requested for e in self.ledger),
+            queued_h=math.fsum(e.queued_h for e in self.ledger),
+            boot=math.fsum(e.boot for e in self.ledger),
+            productive=math.fsum(e.productive for e in self.ledger),
+            wasted={c: h for c, h in sorted(wasted.items(), key=lambda w: -w[1]) if h > 0},
+        )
+
+    @property
     def saved_gpu_hours(self) -> float:
         return sum(t.saved_gpu_hours for t in self.trials)
 
@@ -398,14 +421,14 @@ def read_study(
     now = time.time() if now is None else now
     faults: list[str] = []
     asked = _mapping(_yaml(directory.config_file, faults))
-    settings = _mapping(asked.get("study"))
+    settings = {**_mapping(asked.get("study")), **_mapping(_attempted(directory.changes, {}))}
     metric = _goals(settings)[0].metric
     pruned_by = str(_mapping(settings.get("pruner")).get("metric") or metric)
     goals = [goal.metric for goal in _goals(settings)]
     wanted = list(dict.fromkeys([*goals, pruned_by, SCORE, STEP_SECONDS, *metrics]))
     silence_s = 60 * (_finite(settings.get("hung_after_min")) or _DEFAULTS.hung_after_min)
 
-    ledger = tuple(_ledger(directory))
+    ledger = tuple(e for e in _attempted(directory.ledger, []) if math.isfinite(e.gpu_hours))
     known = {t.directory.path: t for t in previous.trials} if previous and previous.metric == metric else {}
     trials = []
     for trial in _attempted(directory.trials, []):
@@ -440,6 +463,7 @@ def read_study(
         events=tuple(_attempted(lambda: list(directory.events()), [])),
         read_at=now,
         faults=tuple(faults),
+        is_paused=directory.is_paused,
     )
 
 
@@ -507,7 +531,7 @@ def _read_attempt(attempt: AttemptDirectory, last_step: int | None) -> AttemptRe
     )
 
 
-def _costed(trial: TrialRecord, ledger: tuple[LedgerEntry, ...], now: float, silence_s: float) -> TrialRecord:
+def _costed(trial: TrialRecord, ledger: tuple[Booking, ...], now: float, silence_s: float) -> TrialRecord:
     """The trial with what it has cost by `now`, and what pruning it spared."""
     entries = {e.attempt: e for e in ledger if e.trial == trial.number}
     booked = {number: entry.gpu_hours for number, entry in entries.items()}
@@ -535,15 +559,6 @@ def _curves(steps: Mapping[int, Mapping[str, Any]], metrics: Collection[str]) ->
                 curve.steps.append(step)
                 curve.values.append(float(value))
     return curves
-
-
-def _ledger(directory: StudyDirectory) -> Iterator[LedgerEntry]:
-    for e in _attempted(directory.ledger, []):
-        trial, cost = _whole(e["trial"]), _finite(e["gpu_hours"])
-        if trial is not None and cost is not None:
-            attempt, gpus = _whole(e.get("attempt")) or 0, _whole(e.get("gpus")) or 0
-            cause = Cause(e["cause"]) if e.get("cause") in _CAUSES else Cause.UNKNOWN
-            yield LedgerEntry(trial, attempt, cause, gpus, cost)
 
 
 def _stamp(trial: TrialDirectory) -> tuple[tuple[str, int, int], ...]:

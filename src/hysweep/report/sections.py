@@ -619,6 +619,7 @@ def _costs(view: View) -> Html | None:
         return None
     causes = sorted(spent, key=lambda cause: -sum(spent[cause]))
     shown = words.aligned_hours([sum(spent[c]) for c in causes])
+    wasted: Mapping[str, float] = {str(c): h for c, h in record.spending.wasted.items()}
     rows = []
     for cause, hours in zip(causes, shown, strict=True):
         share = sum(spent[cause]) / total if total else 0.0
@@ -630,6 +631,7 @@ def _costs(view: View) -> Html | None:
                     Cell(len(spent[cause]), len(spent[cause])),
                     Cell(hours, round(sum(spent[cause]), 6)),
                     Cell(join([f"{share:.0%} ", bar]), round(share, 6)),
+                    Cell(words.hours(wasted.get(cause, 0.0)), round(wasted.get(cause, 0.0), 6)),
                 ]
             )
         )
@@ -638,9 +640,17 @@ def _costs(view: View) -> Html | None:
         Column("attempts", True),
         Column(record.hour_unit, True),
         Column("share", True),
+        Column("wasted", True),
     ]
     table = Table("ledger", f"{record.hour_unit} by cause of end", columns, rows)
     note = f"{words.hours(total)} {record.hour_unit} in all, by what each attempt ended with."
+    went = record.spending
+    if went.is_known:
+        note += (
+            f" Of those booked {words.hours(went.productive)} went to steps that were kept, {words.hours(went.boot)} to"
+            f" starting, {words.hours(sum(wasted.values()))} were wasted. Asked for: {words.hours(went.requested)};"
+            f" in the queue: {words.hours(went.queued_h)} h."
+        )
     return join([_tools(element("p", note, class_="soft small"), table.csv_link()), table.html()])
 
 

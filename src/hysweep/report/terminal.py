@@ -101,7 +101,7 @@ def live_table(record: StudyRecord, *, width: int = 80, height: int = 24, events
     At most `height` lines: trials under way come first, then those that ended last.
     """
     head = [_title(record, width), _counts(record)]
-    foot = [_best_line(record), *_event_lines(record, events)]
+    foot = [_best_line(record), *_spending_line(record), *_event_lines(record, events)]
     room = max(1, height - len(head) - len(foot) - 3)
     live = [t for t in record.trials if t.is_live]
     ended = sorted((t for t in record.trials if not t.is_live), key=lambda t: t.state.updated, reverse=True)
@@ -232,7 +232,20 @@ def _counts(record: StudyRecord) -> Text:
     of = record.setting("n_trials")
     parts = [Text(words.counted(len(record.trials), "trial", of))]
     parts += [Text(f"{n} {standing}", style=_STYLES[standing]) for standing, n in record.counts.items()]
+    parts += [Text("paused", style="bold yellow")] if record.is_paused else []
     return Text(" · ").join(parts)
+
+
+def _spending_line(record: StudyRecord) -> list[Text]:
+    """What the hours of the attempts that ended went to."""
+    spent = record.spending
+    if not spent.is_known:
+        return []
+    parts = [f"productive {words.hours(spent.productive)}", f"boot {words.hours(spent.boot)}"]
+    wasted = [f"{words.hours(h)} {cause}" for cause, h in spent.wasted.items()]
+    parts += [f"wasted {words.hours(sum(spent.wasted.values()))} ({', '.join(wasted)})"] if wasted else []
+    parts += [f"{words.hours(spent.queued_h)} h in the queue"] if spent.queued_h > 0.005 else []
+    return [Text(f"{record.hour_unit}: {' · '.join(parts)}", style="dim")]
 
 
 def _progress_table(record: StudyRecord, trials: Sequence[TrialRecord], width: int) -> Table:

@@ -18,17 +18,19 @@ from hysweep.schema.identity import trial_id
 from hysweep.schema.knob import Knob, Leaf, leaves
 from hysweep.schema.problem import BadInput, Problem, Severity, Stage, nearest, suggest
 from hysweep.schema.search import Objective, Pruner, Sampler
-from hysweep.schema.study import Study
+from hysweep.schema.study import ControllerJob, Notify, Study
 
 __all__ = [
     "Algorithm",
     "BadInput",
     "Cluster",
+    "ControllerJob",
     "Data",
     "Knob",
     "Leaf",
     "Memory",
     "Model",
+    "Notify",
     "Objective",
     "Parallelism",
     "Problem",

@@ -10,6 +10,39 @@ from hysweep.schema.search import Objective, Pruner, Sampler
 
 
 @dataclass(kw_only=True, slots=True)
+class ControllerJob:
+    """Where ``--detach`` puts the controller."""
+
+    launcher: str | None = knob(
+        None,
+        "slurm: a small job that queues itself again before its time limit; local: a process of this machine; "
+        "null: as the trials",
+        choices=(None, "local", "slurm"),
+        learned=False,
+    )
+    partition: str | None = knob(None, "of that job; null: the trials'", learned=False)
+    account: str | None = knob(None, "of that job; null: the trials'", learned=False)
+    qos: str | None = knob(None, "of that job; null: the trials'", learned=False)
+    time_min: int = knob(1440, "time limit of that job", unit="min", learned=False, low=5)
+    memory_gib: float = knob(2.0, "of that job", unit="GiB", learned=False, low=0.5)
+
+
+@dataclass(kw_only=True, slots=True)
+class Notify:
+    """Who is told of what happens."""
+
+    command: str | None = knob(
+        None, "a shell command; it has HYSWEEP_EVENT, HYSWEEP_STUDY and HYSWEEP_TEXT, and JSON on stdin", learned=False
+    )
+    events: list[str] = knob(
+        factory=lambda: ["end", "failure", "budget"],
+        doc="when it runs: the study's end, a trial that failed, half, four fifths and all of the budget",
+        learned=False,
+    )
+    timeout_s: float = knob(30.0, "it is ended after so long", unit="s", learned=False, low=1)
+
+
+@dataclass(kw_only=True, slots=True)
 class Study:
     name: str = knob(
         "",
@@ -54,10 +87,30 @@ class Study:
         factory=list, doc="points that run first, before the sampler is asked", learned=False
     )
     budget_gpu_hours: float | None = knob(
-        None, "no new trial once so much is used; null: no limit", unit="GPU-hours", learned=False, low=0
+        None,
+        "no job that could take the study beyond this, each at its time limit; null: no limit",
+        unit="GPU-hours",
+        learned=False,
+        low=0,
     )
+    max_hours: float | None = knob(
+        None, "no new trial once so much time has passed since the study began", unit="h", learned=False, low=0
+    )
+    patience_trials: int | None = knob(
+        None, "no new trial once so many in a row have brought nothing better", learned=False, low=1
+    )
+    target: float | None = knob(None, "no new trial once a value is as good as this", learned=False)
     hung_after_min: int = knob(60, "a job without progress for so long is cancelled", unit="min", learned=False, low=1)
     poll_s: float = knob(1.0, "seconds between looks at the jobs", unit="s", learned=False, low=0.05)
+    storage: str | None = knob(
+        None,
+        "where Optuna's index of the study is: a URL of SQLAlchemy's, as in postgresql+psycopg://me@host/optuna, "
+        "without a password; null: its journal, in the study's directory",
+        learned=False,
+    )
+    force_sqlite: bool = knob(False, "use SQLite on a network file system too, where it has been torn", learned=False)
+    controller: ControllerJob = field(default_factory=ControllerJob)
+    notify: Notify = field(default_factory=Notify)
 
     @property
     def goals(self) -> list[Objective]:

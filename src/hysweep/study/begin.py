@@ -57,6 +57,8 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     if not any(p.is_feasible for p in looked):
         raise NothingFeasible(looked)
     launcher(composition.trial.cluster.launcher)  # says so if there is none
+    if beyond := _beyond_budget(definition, looked):
+        raise BadInput(beyond)
     if lacking := [*lacks_for(composition.trial), *unready(composition.trial.cluster)]:
         raise BadInput(*lacking)
     try:
@@ -71,3 +73,15 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
             )
         ) from e
     return Begun(definition, directory, True, {})
+
+
+def _beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Problem | None:
+    """A budget that allows not one trial to take its time."""
+    budget = definition.study.budget_gpu_hours
+    trials = [p.trial for p in looked if p.trial is not None and p.is_feasible]
+    least = min(t.world_size * t.cluster.timeout_min / 60 for t in trials)
+    if budget is None or budget >= least:
+        return None
+    why = f"one trial may take {least:g} by its time limit, cluster.timeout_min"
+    cure = f"give {least:g} or more, or a time limit that fits"
+    return Problem("study.budget_gpu_hours", budget, why, cure)

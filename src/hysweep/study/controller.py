@@ -8,35 +8,42 @@ Every step can be cut short by SIGKILL and begun again. The order of writes sees
                if not it is submitted again, and the node's claim lets only one of two run
     submitted  state.json has the job id             -> re-adopted by it
     ended      state.json has the cause and value    -> told to Optuna again if it was not
+
+What it wrote it knows (`Trials`, `Ledger`): a step costs as much as there is in flight, however many trials have ended.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from hysweep.check import check_trial, errors
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import SEED, Composer
 from hysweep.compose.composer import load_trial, trial_yaml
-from hysweep.launch import Busy, JobState, Launcher, Refused, launcher
+from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
-from hysweep.schema import BadInput, Objective, Problem, Trial, nearest, trial_id
+from hysweep.schema import BadInput, Cluster, Objective, Trial, nearest, trial_id
+from hysweep.study.changes import as_plain, changed
 from hysweep.study.definition import load_definition
+from hysweep.study.lease import StudyLock
+from hysweep.study.ledger import Ledger, booking, worst_case
+from hysweep.study.notify import Notifier
 from hysweep.study.objective import GPU_HOURS, value_of
 from hysweep.study.pruners import Other, reason_to_prune
 from hysweep.study.replicates import missing, outcome, same_point
 from hysweep.study.search import Search
+from hysweep.study.stopping import Progress, last_mark
+from hysweep.study.storage import Unreachable, open_storage, reaching
+from hysweep.study.trials import Trials
 from hysweep.track import (
     ACTIONS,
     AttemptDirectory,
@@ -48,18 +55,18 @@ from hysweep.track import (
     StudyDirectory,
     TrialDirectory,
     Verdict,
+    checkpoint_step,
     curve_of,
     logged,
     matching,
-    read_json,
     settle,
-    write_json,
 )
 
 FIRST_FAILURES = 3  # a study whose first trials all end by a fault of the configuration is stopped
 REPEATS = 20  # askings in a row that may bring nothing new
 MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filters may leave little
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
+WITHDRAWN = "taken back from the queue: the study is paused"
 
 
 class Controller:
@@ -77,94 +84,153 @@ class Controller:
         """`changes`: settings of the study that hold from now on (see definition.CHANGEABLE)."""
         self.directory = directory
         self._composer = Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
-        self.definition = load_definition(directory, self._composer)
-        self._composer.freeze(self.definition.env)
-        if changes:
-            self.definition = replace(self.definition, study=replace(self.definition.study, **changes))  # type: ignore[arg-type]
-        self._lock = FileLock(directory.lock_file, blocking=False)
-        self._placed: dict[Path, Trial] = {}
+        asked = load_definition(directory, self._composer)
+        self._composer.freeze(asked.env)
+        self._changes = directory.changes() | as_plain(changes or {})
+        self.definition = replace(asked, study=changed(asked.study, self._changes))
+        self._lock = StudyLock(directory)
+        self._placed: dict[tuple[Path, int], Trial] = {}
         self._is_busy = False  # the scheduler takes no job in this step
+        self._is_paused = False
         self._launcher_named = cache(launchers)
+        self._started: dict[str, float] = {}  # when the job of an id began to run
+        self._curves: dict[int, tuple[int, int]] = {}  # of each running trial: time and size of what was read of it
+        self._least = 0.0  # what the cheapest attempt so far may come to
         self._exhausted = False
         self._ended_curves: dict[tuple[int, str], Other] = {}
         self._repeated: list[dict[str, object]] = []  # points that are a trial which the study has
 
     def __enter__(self) -> Controller:
+        return self.enter()
+
+    def enter(self, wait_s: float = 0.0) -> Controller:
+        """Take the study. Raises BadInput when another controller has it, still after `wait_s` seconds."""
+        self._lock.acquire(wait_s)
         try:
-            self._lock.acquire()
-        except Timeout as e:
-            raise BadInput(held_problem(self.directory)) from e
-        except OSError as e:
-            raise BadInput(
-                Problem(str(self.directory.path), "unwritable", str(e), "give yourself the right to write there")
-            ) from e
-        write_json(self.directory.path / "driver.json", {"host": socket.gethostname(), "pid": os.getpid()})
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _open(self) -> None:
+        if self._changes != self.directory.changes():
+            self.directory.save_changes(self._changes)
         # paths of the trial are relative to where the study was started, wherever it goes on
         if Path(self.definition.cwd).is_dir():
             os.chdir(self.definition.cwd)
-        placed = {t.number: t.point() for t in self.directory.trials()}
-        self._search = Search(self.definition, self.directory.journal, placed)
-        return self
+        self._trials = Trials(self.directory)
+        self._ledger = Ledger(self.directory)
+        self._notifier = Notifier(self.directory, self.definition.study.notify)
+        self._progress = Progress(self.definition.study, (state for _, state in self._trials.ended()))
+        self._search = Search(self.definition, open_storage(self.definition.study, self.directory), self._trials.points)
+        self._is_settled = False
+        self._settle()
+        for trial in self._trials.live:
+            state = self._trials.state(trial)
+            if state.status is not Status.CREATED:
+                self._promise(trial, self._job_of(trial, state.attempt))
 
     def __exit__(self, *_: object) -> None:
-        (self.directory.path / "driver.json").unlink(missing_ok=True)
+        self._notifier.close()
         self._lock.release()
 
     # --- the step
 
     def tick(self, asks: bool = True) -> bool:
-        """One step. True while there is something left to wait for. `asks=False` begins no new trial."""
-        trials = self.directory.trials()
-        self._honour_cancels(trials)
-        self._ingest(trials)
-        if asks:
-            self._ask()
+        """One step. True while there is something left to wait for. `asks=False` begins no new trial.
+
+        Raises Unreachable when the storage does not answer: the same again later. Raises Lost when the study has
+        another controller by now.
+        """
+        self._lock.renew()
+        self._is_busy = False
+        self._is_paused = self.directory.is_paused
+        try:
+            with reaching():
+                self._settle()
+                self._honour_cancels()
+                self._ingest()
+                if asks and not self._is_paused:
+                    self._ask()
+        except Unreachable:
+            self._is_settled = False
+            raise
+        self._tell_people()
         return not self.is_over
 
     @property
     def is_over(self) -> bool:
-        in_flight = any(not t.state().is_final for t in self.directory.trials())
-        return not in_flight and self.why_no_more() is not None
+        return not self._trials.in_flight and self.why_no_more() is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Trials that have not ended."""
+        return self._trials.in_flight
 
     def why_no_more(self) -> str | None:
         """Why no further trial is asked for; None while one may be."""
-        trials = self.directory.trials()
+        study, made = self.definition.study, len(self._trials)
         if self.directory.is_cancel_requested:
             return "cancelled"
-        if self._search.unfinished_beyond([t.number for t in trials]):
+        if self._cut_short:
             return None
-        if len(trials) >= self.definition.n_trials:
-            return f"all {len(trials)} trials were made" if len(trials) != 1 else "its one trial was made"
+        if made >= self.definition.n_trials:
+            return f"all {made} trials were made" if made != 1 else "its one trial was made"
         if self._exhausted:
             rejected = " or is rejected by a filter" if self.definition.space.filters else ""
             return f"the sampler brings nothing new: every point that it proposes has run{rejected}"
-        budget = self.definition.study.budget_gpu_hours
-        if budget is not None and self.gpu_hours() >= budget:
-            return f"the budget of {budget:g} GPU-hours is used"
-        ends = [t.state().cause for t in trials if t.state().is_final][:FIRST_FAILURES]
-        if len(ends) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in ends):
-            return f"the first {FIRST_FAILURES} trials ended by {ends[0]}: mend the configuration"
+        if self._is_beyond(self._ledger.spent + self._least) or (
+            study.budget_gpu_hours is not None and self._ledger.spent >= study.budget_gpu_hours
+        ):
+            spent = f"{self._ledger.spent:.4g} are spent, and a trial may take {self._least:.4g}"
+            return f"the budget of {study.budget_gpu_hours:g} GPU-hours is used: {spent}"
+        if why := self._progress.why_stop(study, (time.time() - self.definition.created) / 3600):
+            return why
+        first = [state.cause for _, state in itertools.islice(self._trials.ended(), FIRST_FAILURES)]
+        if len(first) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in first):
+            return f"the first {FIRST_FAILURES} trials ended by {first[0]}: mend the configuration"
         return None
+
+    @property
+    def site(self) -> Cluster:
+        """The cluster of the trials; of those that vary it, the one that they vary from."""
+        return self._composer.compose(self.definition.fixed).trial.cluster
 
     def gpu_hours(self) -> float:
         """GPU-hours (on a machine with none: slot-hours) of all attempts, those that still run included."""
-        booked = math.fsum(e["gpu_hours"] for e in self.directory.ledger())
-        return booked + math.fsum(self._hours_so_far(t) for t in self.directory.trials() if not t.state().is_final)
+        return self._ledger.spent + math.fsum(self._hours_so_far(t) for t in self._trials.live)
 
     # --- requests of other processes
 
-    def _honour_cancels(self, trials: list[TrialDirectory]) -> None:
+    def _honour_cancels(self) -> None:
         everything = self.directory.is_cancel_requested
-        for trial in trials:
-            state = trial.state()
-            if not (everything or trial.is_cancel_requested) or state.is_final or state.ending is Cause.CANCELLED:
-                continue
-            self._stop(trial, state, Cause.CANCELLED, "by the user")
+        for trial in self._trials.live:
+            state = self._trials.state(trial)
+            if (everything or trial.is_cancel_requested) and state.ending is not Cause.CANCELLED:
+                self._stop(trial, state, Cause.CANCELLED, "by the user")
+
+    def _honour_pause(self, looks: dict[str, JobState]) -> None:
+        """Nothing that waits in a queue begins while the study is paused; what runs goes on."""
+        for name, group in self._by_launcher().items():
+            waiting = [(t, s, j) for t, s in group if (j := looks.get(s.job_id or "")) and s.ending is None]
+            queued = [(t, s) for t, s, j in waiting if j.state is JobStatus.PENDING and not j.is_held]
+            held = [(t, s) for t, s, _ in waiting if s.is_held]
+            if self._is_paused and queued:
+                # noted first: whoever lets the study go on knows what was held
+                noted = [(t, self._trials.save(t, s.but(is_held=True))) for t, s in queued]
+                if not self._launcher_named(name).hold([s.job_id for _, s in noted if s.job_id]):
+                    for trial, state in noted:
+                        self._stop(trial, state, Cause.PREEMPTED, WITHDRAWN)
+            elif not self._is_paused and held:
+                self._launcher_named(name).hold([s.job_id for _, s in held if s.job_id], release=True)
+                for trial, state in held:
+                    self._trials.save(trial, state.but(is_held=False))
 
     def _stop(self, trial: TrialDirectory, state: State, why: Cause, reason: str) -> None:
         """Ask a trial's job to stop; its cause will be `why`."""
         self.directory.log("stop", trial=trial.number, cause=why, reason=reason)
-        state = trial.save(state.but(ending=why, reason=reason))
+        state = self._trials.save(trial, state.but(ending=why, reason=reason))
         if state.status is Status.CREATED:
             self._end(trial, state, why, reason)
         elif state.job_id is not None:
@@ -172,41 +238,54 @@ class Controller:
 
     # --- what the jobs did
 
-    def _ingest(self, trials: list[TrialDirectory]) -> None:
-        live = [(t, s) for t in trials if not (s := t.state()).is_final]
-        self._settle_told(trials)
-        self._is_busy = False
-        for trial, state in live:
+    def _ingest(self) -> None:
+        for trial in self._trials.live:
+            state = self._trials.state(trial)
             if state.status in (Status.CREATED, Status.SUBMITTING):
                 self._submit(trial, state)
             else:
                 self._follow_reruns(trial, state)
-        looks = self._look([(t, t.state()) for t, _ in live])
-        for trial, _ in live:
-            state = trial.state()
-            if state.status is not Status.SUBMITTED or state.job_id is None:
+        looks = self._look()
+        self._honour_pause(looks)
+        for trial in self._trials.live:
+            state = self._trials.state(trial)
+            job = looks.get(state.job_id or "")
+            if state.status is not Status.SUBMITTED or job is None:
                 continue
-            job = looks.get(state.job_id)
-            if job is not None and job.is_over:
+            if job.started is not None and state.job_id is not None:
+                self._started[state.job_id] = job.started
+            if job.is_over:
                 self._after_attempt(trial, state, job)
-            elif state.ending is not None:
+            elif state.ending is not None and state.job_id is not None:
                 self._launcher(trial).cancel([state.job_id])  # idempotent: asks again, harder in the end
             else:
                 self._watch(trial, state)
 
-    def _look(self, live: list[tuple[TrialDirectory, State]]) -> dict[str, JobState]:
+    def _by_launcher(self) -> dict[str, list[tuple[TrialDirectory, State]]]:
+        """The trials that have a job, by their launcher."""
+        groups: dict[str, list[tuple[TrialDirectory, State]]] = {}
+        for trial in self._trials.live:
+            state = self._trials.state(trial)
+            if state.status is Status.SUBMITTED and state.job_id is not None:
+                groups.setdefault(self._config(trial, state.attempt).cluster.launcher, []).append((trial, state))
+        return groups
+
+    def _look(self) -> dict[str, JobState]:
         """One call to each launcher for all its jobs."""
-        by_launcher: dict[str, list[str]] = {}
-        for trial, state in live:
-            if state.job_id is not None:
-                by_launcher.setdefault(self._config(trial).cluster.launcher, []).append(state.job_id)
         found: dict[str, JobState] = {}
-        for name, ids in by_launcher.items():
-            found |= self._launcher_named(name).states(ids)
+        for name, group in self._by_launcher().items():
+            found |= self._launcher_named(name).states([s.job_id for _, s in group if s.job_id])
         return found
 
     def _watch(self, trial: TrialDirectory, state: State) -> None:
-        """A running job: does a pruner give it up?"""
+        """A running job: does a pruner give it up, now that there are new values?."""
+        try:
+            seen = trial.attempt(state.attempt).metrics_file.stat()
+        except OSError:
+            return
+        if self._curves.get(trial.number) == (seen.st_mtime_ns, seen.st_size):
+            return
+        self._curves[trial.number] = (seen.st_mtime_ns, seen.st_size)
         study, number = self.definition.study, trial.number
         steps = trial.metrics() if study.rules else {}
         if not steps or (last := max(steps)) <= (since := self._search.judged(number)):
@@ -217,7 +296,7 @@ class Controller:
             lambda metric: curve_of(steps, metric),
             lambda metric: self._others(number, metric),
             since,
-            self._config(trial).trainer.total_steps,
+            self._config(trial, state.attempt).trainer.total_steps,
         )
         if reason is not None:
             self._stop(trial, state, Cause.PRUNED, reason)
@@ -225,11 +304,7 @@ class Controller:
 
     def _follow_reruns(self, trial: TrialDirectory, state: State) -> None:
         """A scheduler may have run the job again by itself: each run is an attempt, whose directory the node made."""
-        newest = max((a.number for a in trial.attempts()), default=state.attempt)
-        while state.attempt < newest:
-            claim = trial.attempt(state.attempt + 1).claimed()
-            if claim is None or claim.job != state.job_id:
-                return
+        while (claim := trial.attempt(state.attempt + 1).claimed()) is not None and claim.job == state.job_id:
             end = trial.attempt(state.attempt).end()
             # one that ended without a word lost its node; one that was told to end was not told why
             if end is None or end.cause is Cause.NODE_FAIL:
@@ -237,19 +312,22 @@ class Controller:
             else:
                 cause = settle(end.cause, Cause.PREEMPTED)
             reason = end.reason if end and end.reason else "the scheduler ran the job again"
-            self._close_attempt(trial, state, cause, reason)
-            state = trial.save(state.but(attempt=state.attempt + 1))
+            self._close_attempt(trial, state, cause, reason, None, checkpoint_step(trial.checkpoints))
+            state = self._trials.save(trial, state.but(attempt=state.attempt + 1))
             self.directory.log("rerun", trial=trial.number, attempt=state.attempt, cause=cause, job=state.job_id)
+            self._promise(trial, self._job_of(trial, state.attempt))
+            if state.ending is None and self._is_beyond(self._ledger.at_most()):
+                self._stop(trial, state, cause, f"{reason}; the budget has no room for that")
 
     def _others(self, number: int, metric: str) -> list[Other]:
-        """What the trial is compared with: all others that have come to a value. Read once where it has ended."""
+        """What the trial is compared with: all others, each read once after it has ended."""
         found = []
-        for trial in self.directory.trials():
+        for trial in self._trials:
             if trial.number == number:
                 continue
             key = (trial.number, metric)
             if key not in self._ended_curves:
-                state = trial.state()
+                state = self._trials.state(trial)
                 other = Other(trial.number, trial.curve(metric), state.cause is Cause.COMPLETED)
                 if not state.is_final:
                     found.append(other)
@@ -266,47 +344,55 @@ class Controller:
         reason = reason or (end.reason if end else "the node process is gone and left no word")
         if state.ending is not None and cause is not Cause.COMPLETED:
             cause, reason = state.ending, state.reason
-        self._close_attempt(trial, state, cause, reason)
         action = ACTIONS[cause]
-        if not self.directory.is_cancel_requested and self._may_retry(trial, state, cause):
-            again = f"again after {cause}: {reason}"
-            rung = self._climb(trial, state, cause, end.phase if end else Phase.UNKNOWN) if action.climbs else ""
+        is_tried_again = not self.directory.is_cancel_requested and self._may_retry(trial, state, cause)
+        rung = None
+        if is_tried_again and action.climbs:
+            here = self._config(trial, state.attempt)
+            phase = end.phase if end else Phase.UNKNOWN
+            rung = host_rung(here) if cause is Cause.HOST_OOM else next_rung(here, phase)
+            if rung is None:
+                is_tried_again, reason = False, f"{reason}; the memory ladder has no further rung"
+        counts = action.verdict in (Verdict.VALUE, Verdict.PRUNED)
+        kept_to = math.inf if counts else checkpoint_step(trial.checkpoints) if is_tried_again else -1
+        self._close_attempt(trial, state, cause, reason, job, kept_to)
+        if is_tried_again:
             if rung is not None:
-                self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause, rung=rung)
-                trial.save(State(Status.CREATED, attempt=state.attempt, reason=again))
-                return
-            reason += "; the memory ladder has no further rung"
-        if action.verdict is Verdict.VALUE:
+                trial.attempt(state.attempt + 1).place(trial_yaml(rung[1]))
+            named = rung[0] if rung else ""
+            self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause, rung=named)
+            again = f"again after {cause}: {reason}"
+            self._trials.save(trial, State(Status.CREATED, attempt=state.attempt, reason=again))
+        elif action.verdict is Verdict.VALUE:
             self._end_with_value(trial, state)
         else:
             self._end(trial, state, cause, reason)
 
-    def _close_attempt(self, trial: TrialDirectory, state: State, cause: Cause, reason: str) -> None:
-        hours = self._hours_so_far(trial)
-        self.directory.book(trial.number, state.attempt, cause, self._gpus(trial), hours)
+    def _close_attempt(
+        self,
+        trial: TrialDirectory,
+        state: State,
+        cause: Cause,
+        reason: str,
+        job: JobState | None,
+        kept_to: float,
+    ) -> None:
+        """Book what an attempt used; its steps up to `kept_to` were not for nothing."""
+        attempt = trial.attempt(state.attempt)
+        self._ledger.book(booking(attempt, self._job_of(trial, state.attempt), cause, job, kept_to))
         self.directory.log("attempt_ended", trial=trial.number, attempt=state.attempt, cause=cause, reason=reason)
-
-    def _climb(self, trial: TrialDirectory, state: State, cause: Cause, phase: Phase) -> str | None:
-        """Write what the next attempt runs, one rung up the memory ladder, and return the rung; None at the top."""
-        here = self._config(trial)
-        step = host_rung(here) if cause is Cause.HOST_OOM else next_rung(here, phase)
-        if step is None:
-            return None
-        name, higher = step
-        trial.attempt(state.attempt + 1).place(trial_yaml(higher))
-        self._placed.pop(trial.path, None)
-        return name
 
     def _may_retry(self, trial: TrialDirectory, state: State, cause: Cause) -> bool:
         action = ACTIONS[cause]
-        budget = self.definition.study.budget_gpu_hours
-        if budget is not None and self.gpu_hours() >= budget:
+        if action.retries == 0:
             return False
-        # the ledger has the cause that counts: what the controller asked for goes before what the node saw
-        alike = sum(1 for e in self.directory.ledger() if e["trial"] == trial.number and e["cause"] == cause)
+        used = self._hours_so_far(trial)
+        if self._is_beyond(self._ledger.spent + used + worst_case(self._job_of(trial, state.attempt))):
+            return False
         if action.needs_progress:
             steps = [a.metrics()[-1][0] if a.metrics() else 0 for a in trial.attempts()]
             return steps[-1] > max([0, *steps[:-1]])
+        alike = self._ledger.ends_alike(trial.number, state.attempt, cause) + 1
         return action.retries is None or alike <= action.retries
 
     def _end_with_value(self, trial: TrialDirectory, state: State) -> None:
@@ -324,7 +410,7 @@ class Controller:
 
     def _value(self, trial: TrialDirectory, goal: Objective) -> float | None:
         if goal.metric == GPU_HOURS:
-            return math.fsum(e["gpu_hours"] for e in self.directory.ledger() if e["trial"] == trial.number)
+            return math.fsum(entry.gpu_hours for entry in self._ledger.of(trial.number))
         return value_of(trial.curve(goal.metric), goal)
 
     def _why_no_value(self, trial: TrialDirectory, metric: str) -> str:
@@ -343,14 +429,28 @@ class Controller:
             value_so_far = self._value(trial, self.definition.study.goals[0])
             value = value_so_far if value_so_far is not None and math.isfinite(value_so_far) else None
         several = tuple(values) if len(values) > 1 else ()
-        trial.save(state.but(status=Status.ENDED, cause=cause, reason=reason, value=value, values=several))
-        self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value)
+        state = state.but(status=Status.ENDED, cause=cause, reason=reason, value=value, values=several)
+        state = self._trials.save(trial, state)
+        self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value, values=several)
+        self._forget(trial, state)
         self._tell(trial)
+        self._progress.add(state)
+        if ACTIONS[cause].verdict is Verdict.FAILED and cause is not Cause.CANCELLED:
+            text = f"trial {trial.number} of {self.definition.study.name} failed: {cause}: {reason}"
+            self._notifier.tell("failure", f"failure {trial.number}", text, trial=trial.number, cause=cause)
+
+    def _forget(self, trial: TrialDirectory, state: State) -> None:
+        """What only a trial in flight needs."""
+        self._ledger.release(trial.number)
+        self._curves.pop(trial.number, None)
+        self._started.pop(state.job_id or "", None)
+        for key in [k for k in self._placed if k[0] == trial.path]:
+            del self._placed[key]
 
     def _tell(self, trial: TrialDirectory) -> None:
         """The sampler hears of a point when that is known: of replicates when all have ended."""
         seeds = self.definition.space.seeds
-        group = same_point(self.directory.trials(), trial) if seeds else [trial]
+        group = same_point(list(self._trials), trial) if seeds else [trial]
         told = outcome(group, seeds)
         if told is None:
             return
@@ -366,19 +466,24 @@ class Controller:
         for other in group[1:]:
             self._search.tell_failed(other.number)  # the lead stands for all
 
-    def _settle_told(self, trials: list[TrialDirectory]) -> None:
-        """Tell what a crash kept from being told."""
-        open_numbers = set(self._search.unfinished())
-        for trial in trials:
-            if trial.number in open_numbers and trial.state().is_final:
-                self._tell(trial)
+    def _settle(self) -> None:
+        """Once after a start, and after a storage that did not answer: tell what was not told, and find the askings
+        that were cut short."""
+        if self._is_settled:
+            return
+        open_numbers = self._search.unfinished()
+        self._cut_short = [number for number in open_numbers if number not in self._trials]
+        for trial, _ in self._trials.ended_among(open_numbers):
+            self._tell(trial)
+        self._is_settled = True
 
     # --- new trials
 
     def _ask(self) -> None:
         """Fill the free places. First the askings that a crash cut short, then new ones."""
-        for number in self._search.unfinished_beyond([t.number for t in self.directory.trials()]):
-            self._place(number, self._search.again(number))
+        while self._cut_short:
+            self._place(self._cut_short[0], self._search.again(self._cut_short[0]))
+            self._cut_short.pop(0)
         repeats = 0
         while self._has_room() and self.why_no_more() is None:
             if self._begin_replicate():
@@ -398,7 +503,7 @@ class Controller:
 
     def _begin_replicate(self) -> bool:
         """A point that has not yet been run with all its seeds goes before a new one."""
-        trials = self.directory.trials()
+        trials = list(self._trials) if self.definition.space.seeds else []
         found = missing(trials, self.definition.space.seeds)
         if found is None:
             return False
@@ -407,17 +512,16 @@ class Controller:
         return self._place(self._search.replicate(lead, point, seed), point | {SEED: seed})
 
     def _has_room(self) -> bool:
-        if self._is_busy:
+        if self._is_busy or self._trials.in_flight >= self.definition.study.max_parallel:
             return False
-        in_flight = sum(1 for t in self.directory.trials() if not t.state().is_final)
-        return in_flight < self.definition.study.max_parallel
+        return not self._is_beyond(self._ledger.at_most() + self._least)
 
     def _untried(self) -> Iterator[dict[str, object]]:
         """The points of a finite space that no trial has."""
         space = self.definition.space
         if space.size is None:
             return
-        drawn = [t.point() for t in self.directory.trials()] + self._repeated
+        drawn = [t.point() for t in self._trials] + self._repeated
         tried = [{k: v for k, v in p.items() if k != SEED or not space.seeds} for p in drawn]
         yield from (p for p in space.grid() if p not in tried)
 
@@ -434,7 +538,7 @@ class Controller:
             self._refuse(number, "uncomposed", str(e), "", point)
             return True
         identity = trial_id(trial_config, varied=definition.space.varied)
-        if any(t.id == identity and t.number != number for t in self.directory.trials()):
+        if self._trials.number_of(identity) not in (None, number):
             self._search.tell_failed(number)
             self._repeated.append(point)
             self.directory.log("repeated", trial=number, id=identity, point=point)
@@ -443,36 +547,47 @@ class Controller:
         if faults:
             self._refuse(number, identity, "\n".join(map(str, faults)), trial_yaml(trial_config), point)
             return True
-        trial = self.directory.add_trial(number, identity, trial_yaml(trial_config), point)
+        trial = self._trials.add(number, identity, trial_yaml(trial_config), point)
+        self._placed[trial.path, 0] = self._placed[trial.path, 1] = trial_config
         self.directory.log("asked", trial=number, id=identity, point=point)
-        self._submit(trial, trial.state())
+        self._submit(trial, self._trials.state(trial))
         return True
 
     def _refuse(self, number: int, identity: str, why: str, text: str, point: dict[str, object]) -> None:
         """An infeasible point: recorded and told, no job asked for."""
-        trial = self.directory.add_trial(number, identity, text, point)
-        if not trial.state().is_final:
-            self._end(trial, trial.state(), Cause.INFEASIBLE, why)
+        trial = self._trials.add(number, identity, text, point)
+        if not self._trials.state(trial).is_final:
+            self._end(trial, self._trials.state(trial), Cause.INFEASIBLE, why)
 
     def _submit(self, trial: TrialDirectory, state: State) -> None:
         """Start the next attempt of a CREATED trial, or finish one that was begun (SUBMITTING)."""
         if state.ending is not None and state.status is Status.CREATED:
             self._end(trial, state, state.ending, state.reason)
             return
-        if state.status is Status.CREATED:
-            state = trial.save(state.but(status=Status.SUBMITTING, attempt=state.attempt + 1, job_id=None))
-        if self._is_busy:
+        is_new = state.status is Status.CREATED
+        if self._is_busy or (is_new and self._is_paused):
             return
-        attempt = trial.attempt(state.attempt)
+        number = state.attempt + 1 if is_new else state.attempt
+        job = self._job(trial, number)
+        if is_new:
+            if not self._is_affordable(trial, state, worst_case(job)):
+                return
+            state = self._trials.save(trial, state.but(status=Status.SUBMITTING, attempt=number, job_id=None))
+        self._promise(trial, job)
+        attempt, launcher = trial.attempt(number), self._launcher(trial)
         try:
-            attempt.prepare(self._job(trial).as_dict())
-            job_id = self._launcher(trial).find(attempt) or self._launcher(trial).submit(attempt)
+            # whoever came here before wrote job.json first, and may have submitted it
+            job_id = launcher.find(attempt) if attempt.is_prepared else None
+            if job_id is None:
+                if self._is_paused:
+                    return
+                self._lock.renew(is_urgent=True)
+                attempt.prepare(job.as_dict())
+                job_id = launcher.submit(attempt)
         except Busy as e:
             # as it is: the next step asks again, and finds the job if it was taken after all
             self._is_busy = True
-            if state.reason != str(e):
-                trial.save(state.but(reason=str(e)))
-                self.directory.log("waiting", trial=trial.number, attempt=state.attempt, reason=str(e))
+            self._say_waiting(trial, state, str(e))
             return
         except Refused as e:
             self._end(trial, state, Cause.CONFIG_ERROR, f"the scheduler refused it: {e}")
@@ -480,27 +595,69 @@ class Controller:
         except OSError as e:
             self._end(trial, state, Cause.UNKNOWN, f"could not be submitted: {e}")
             return
-        trial.save(state.but(status=Status.SUBMITTED, job_id=job_id, reason=""))
+        self._trials.save(trial, state.but(status=Status.SUBMITTED, job_id=job_id, reason=""))
         self.directory.log("submitted", trial=trial.number, attempt=state.attempt, job=job_id)
+
+    def _is_affordable(self, trial: TrialDirectory, state: State, hours: float) -> bool:
+        """Whether an attempt may begin that comes to so much at worst. One that never may ends the trial."""
+        if self._is_beyond(self._ledger.spent + hours):
+            budget = self.definition.study.budget_gpu_hours
+            why = f"it may take {hours:.4g} GPU-hours, and {self._ledger.spent:.4g} of {budget:g} are spent"
+            before = self._ledger.of(trial.number)
+            self._end(trial, state, before[-1].cause if before else Cause.CANCELLED, f"no budget: {why}")
+            return False
+        if self._is_beyond(self._ledger.at_most(without=trial.number) + hours):
+            self._say_waiting(trial, state, "waits for the budget: what runs may come to all that is left")
+            return False
+        return True
+
+    def _say_waiting(self, trial: TrialDirectory, state: State, reason: str) -> None:
+        if state.reason != reason:
+            self._trials.save(trial, state.but(reason=reason))
+            self.directory.log("waiting", trial=trial.number, attempt=state.attempt, reason=reason)
+
+    # --- telling people
+
+    def _tell_people(self) -> None:
+        study = self.definition.study
+        self._notifier.look()
+        if study.notify.command is None:
+            return
+        hours = self.gpu_hours()
+        facts = {"gpu_hours": round(hours, 4), "budget_gpu_hours": study.budget_gpu_hours, "best": self._progress.best}
+        if mark := last_mark(hours, study.budget_gpu_hours):
+            text = f"{study.name} has used {mark} % of its {study.budget_gpu_hours:g} GPU-hours"
+            self._notifier.tell("budget", f"budget {mark} of {study.budget_gpu_hours:g}", text, **facts)
+        if self.is_over:
+            made = len(self._trials)
+            best = "no trial completed" if self._progress.best is None else f"the best is {self._progress.best:.4g}"
+            text = f"{study.name} is over after {made} trials: {self.why_no_more()}; {best}"
+            self._notifier.tell("end", f"end {made} {self.why_no_more()}", text, trials=made, **facts)
 
     # --- small facts
 
-    def _config(self, trial: TrialDirectory) -> Trial:
-        """What the newest attempt runs: what was frozen, or a rung up the memory ladder from it. Read once."""
-        if trial.path not in self._placed:
-            placed = [p for a in reversed(trial.attempts()) if (p := a.placement()) is not None]
-            text = placed[0] if placed else trial.config_file.read_text(encoding="utf-8")
-            self._placed[trial.path] = load_trial(text)
-        return self._placed[trial.path]
+    def _config(self, trial: TrialDirectory, attempt: int) -> Trial:
+        """What an attempt runs: what was frozen, or a rung up the memory ladder from it. Read once."""
+        key = trial.path, attempt
+        if key not in self._placed:
+            placed = [p for n in range(attempt, 0, -1) if (p := trial.attempt(n).placement()) is not None]
+            self._placed[key] = load_trial(placed[0] if placed else trial.config_file.read_text(encoding="utf-8"))
+        return self._placed[key]
 
-    def _job(self, trial: TrialDirectory) -> Job:
-        """The job of a trial's next attempt."""
+    def _job_of(self, trial: TrialDirectory, attempt: int) -> Job:
+        """The job of an attempt as it was submitted."""
+        written = trial.attempt(attempt).job()
+        return Job.from_dict(written) if written else self._job(trial, attempt)
+
+    def _job(self, trial: TrialDirectory, number: int) -> Job:
+        """The job of an attempt that is yet to be submitted."""
+        config = self._config(trial, number)
         label = f"{self.definition.study.name}-{trial.path.name}"[-128:]
-        job = compile_trial(self._config(trial), trial.path.absolute(), label)
+        job = compile_trial(config, trial.path.absolute(), label)
         job = replace(job, hung_after_min=self.definition.study.hung_after_min)
-        if "wandb" in self._config(trial).tracking.loggers:
+        if "wandb" in config.tracking.loggers:
             job = replace(job, env=self._wandb_run(trial) | job.env)
-        ends = [end for a in trial.attempts() if (end := _end_of(a))]
+        ends = [end for n in range(1, number) if (end := _end_of(trial.attempt(n)))]
         blamed = [node for end in ends if ACTIONS[end.cause].elsewhere for node in end.nodes]
         if blamed and job.launcher == "slurm":
             excluded = ",".join(dict.fromkeys([*filter(None, [job.site.exclude]), *blamed[-MOST_EXCLUDED:]]))
@@ -514,35 +671,33 @@ class Controller:
         return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow", "WANDB_RUN_GROUP": self.definition.study.name}
 
     def _launcher(self, trial: TrialDirectory) -> Launcher:
-        return self._launcher_named(self._config(trial).cluster.launcher)
+        return self._launcher_named(self._config(trial, self._trials.state(trial).attempt).cluster.launcher)
 
-    def _gpus(self, trial: TrialDirectory) -> int:
-        return self._config(trial).world_size
+    def _promise(self, trial: TrialDirectory, job: Job) -> None:
+        hours = worst_case(job)
+        self._ledger.promise(trial.number, hours)
+        self._least = min(self._least or hours, hours)
+
+    def _is_beyond(self, hours: float) -> bool:
+        budget = self.definition.study.budget_gpu_hours
+        return budget is not None and hours > budget * (1 + 1e-9)
 
     def _hours_so_far(self, trial: TrialDirectory) -> float:
-        """GPU-hours of the trial's newest attempt, from its claim to its end or to now."""
-        state = trial.state()
-        attempt = trial.attempt(state.attempt)
-        end, claimed = attempt.end(), attempt.claimed()
-        if end is not None:
-            return max(0.0, end.ended - end.started) / 3600 * self._gpus(trial)
-        if claimed is None:
+        """GPU-hours of the attempt of a trial in flight."""
+        state = self._trials.state(trial)
+        if state.status is not Status.SUBMITTED:
             return 0.0
-        last = attempt.last_sign_of_life() if state.is_final else time.time()
-        return max(0.0, last - claimed.created) / 3600 * self._gpus(trial)
+        attempt = trial.attempt(state.attempt)
+        if (end := attempt.end()) is not None:
+            seconds = end.ended - end.started
+        else:
+            claim = attempt.claimed()
+            began = self._started.get(state.job_id or "") or (claim.created if claim else None)
+            seconds = time.time() - began if began else 0.0
+        job = self._config(trial, state.attempt)
+        return max(0.0, seconds) / 3600 * job.world_size
 
 
 def _end_of(attempt: AttemptDirectory) -> End | None:
     """Of an attempt whose job is gone."""
     return attempt.end() or unsaid(attempt)
-
-
-def held_problem(directory: StudyDirectory) -> Problem:
-    """The fault of a study that somebody else drives."""
-    who = read_json(directory.path / "driver.json") or {}
-    return Problem(
-        str(directory.path),
-        f"driven by process {who.get('pid', '?')} on {who.get('host', '?')}",
-        "a study has one controller",
-        f"look at it with `hysweep status {directory.path}`, or stop that one first",
-    )

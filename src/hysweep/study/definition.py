@@ -24,6 +24,7 @@ from hysweep.schema.override import emit
 from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
 from hysweep.study.objective import GPU_HOURS
 from hysweep.study.pruners import metrics_of
+from hysweep.study.storage_url import check_storage
 from hysweep.track import StudyDirectory
 
 # What may be said anew when a study goes on: how long and how wide, never what it compares.
@@ -39,7 +40,8 @@ FAMILIES = ("val-core/", "val-aux/", "actor/", "critic/vf", "critic/values/", "r
             "global_seqlen/", "num_turns/")  # fmt: skip
 MOST_POINTS = 10_000  # of a grid
 LONGEST_NAME = 100  # bytes: it is part of the names of runs in trackers, which have 128
-CHANGEABLE = ("n_trials", "max_parallel", "budget_gpu_hours", "hung_after_min", "poll_s")
+CHANGEABLE = ("n_trials", "max_parallel", "budget_gpu_hours", "max_hours", "patience_trials", "target",
+              "hung_after_min", "poll_s", "controller", "notify")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
     study, space = composition.study, composition.space
     if faults := [*_check_metrics(study), *_check_search(study, space)]:
         raise BadInput(*faults)
+    check_storage(study)
     points = space.size
     if study.n_trials is None and points is not None and points > MOST_POINTS:
         raise BadInput(

@@ -5,27 +5,23 @@ Optuna's journal is an index of the study's directory. Only the controller opens
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import warnings
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from hysweep.compose import SEED, Choice, Parameter
-from hysweep.schema import BadInput, Problem
 from hysweep.schema.search import SAMPLER_OPTIONS
 from hysweep.study.definition import Definition
+from hysweep.study.storage import name_in_storage
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -39,17 +35,13 @@ class Search:
     """Ask and tell over one journal, so that the same seed, asked in the same order, gives the same points,
     also across restarts."""
 
-    def __init__(self, definition: Definition, journal: Path, placed: dict[int, dict[str, Any]]) -> None:
-        """`placed`: the points of the trials that have a directory, by number. What the journal has lost of them
+    def __init__(self, definition: Definition, storage: BaseStorage, placed: Mapping[int, dict[str, Any]]) -> None:
+        """`placed`: the points of the trials that have a directory, by number. What the storage has lost of them
         is entered again: it is an index, and they are the facts."""
         self._definition = definition
-        for stale in journal.parent.glob(f"{journal.name}.lock*"):
-            stale.unlink()  # of a controller that was killed: whoever holds the study's lock is alone here
-        mend_journal(journal)
-        backend = JournalFileBackend(str(journal.absolute()), lock_obj=JournalFileOpenLock(str(journal.absolute())))
         self._study = optuna.create_study(
-            storage=JournalStorage(backend),
-            study_name=definition.study.name,
+            storage=storage,
+            study_name=name_in_storage(definition.study, definition.created),
             directions=[StudyDirection[goal.direction.upper()] for goal in definition.study.goals],
             sampler=RandomSampler(seed=0),
             pruner=NopPruner(),  # hysweep.study.pruners judges
@@ -60,7 +52,7 @@ class Search:
         if is_new:
             self._enqueue()
 
-    def _restore(self, placed: dict[int, dict[str, Any]]) -> None:
+    def _restore(self, placed: Mapping[int, dict[str, Any]]) -> None:
         """Numbers are positions in the journal, so what is missing is filled up in order; what was never placed, a
         repetition, as failed."""
         for number in range(len(self._study.get_trials(deepcopy=False)), max(placed, default=-1) + 1):
@@ -201,30 +193,3 @@ def _stored(parameter: Parameter, value: Any) -> Any:
     if isinstance(parameter, Choice):
         return parameter.text(value)
     return int(value) if parameter.is_int else float(value)
-
-
-def mend_journal(path: Path) -> None:
-    """Drop what a dying writer left half-written: Optuna would glue its next line to it and then read nothing.
-
-    Whole lines are kept, in order. Nothing is lost by it: the study's directory holds the facts.
-    """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as e:
-        raise BadInput(Problem(str(path), "unreadable", str(e), "give yourself the right to read it")) from e
-    kept = [line for line in raw.split(b"\n") if _is_entry(line)]
-    mended = b"".join(line + b"\n" for line in kept)
-    if mended != raw:
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_bytes(mended)
-        os.replace(draft, path)
-
-
-def _is_entry(line: bytes) -> bool:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(entry, dict) and "op_code" in entry

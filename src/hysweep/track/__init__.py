@@ -5,12 +5,13 @@ from hysweep.track.checkpoints import checkpoint_step, set_aside, superfluous
 from hysweep.track.directory import AttemptDirectory, StudyDirectory, TrialDirectory
 from hysweep.track.files import append_line, read_json, read_lines, write_json, write_text
 from hysweep.track.metrics import curve_of, logged, matching
-from hysweep.track.records import Claim, End, State, Status
+from hysweep.track.records import Booking, Claim, End, State, Status
 
 __all__ = [
     "ACTIONS",
     "Action",
     "AttemptDirectory",
+    "Booking",
     "Cause",
     "Claim",
     "End",

@@ -1,6 +1,7 @@
 """The directory of a study and of its trials: the truth. Everything else is an index of it.
 
-<study>/study.yaml  conf/  events.jsonl  ledger.jsonl  journal.log  lock  report.html
+<study>/study.yaml  changes.json  conf/  events.jsonl  ledger.jsonl  journal.log  lock  driver.json  report.html
+        cancel, pause (asked for by others)
         trials/0007-3fa9c1d2e4b5/   trial.yaml  point.json  state.json (one writer: the controller)
             attempts/1/             job.json  overrides.txt  env.json  node.json (the claim)  driver.log
                                     ray-0.log  metrics.jsonl  end.json
@@ -16,13 +17,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hysweep.track.files import append_line, claim, read_json, read_lines, write_json, write_text
 from hysweep.track.metrics import curve_of
-from hysweep.track.records import Claim, End, State
+from hysweep.track.records import Booking, Claim, End, State
 
 R = TypeVar("R")
 
@@ -76,6 +78,10 @@ class AttemptDirectory:
         write_text(self.path / "overrides.txt", "\n".join(job["overrides"]) + "\n")
         write_json(self.path / "env.json", job["env"])
         write_json(self.path / "job.json", job)
+
+    @property
+    def is_prepared(self) -> bool:
+        return (self.path / "job.json").exists()
 
     def job(self) -> dict[str, Any] | None:
         return read_json(self.path / "job.json")
@@ -225,6 +231,11 @@ class StudyDirectory:
         return self.path / "lock"
 
     @property
+    def driver_file(self) -> Path:
+        """Who drives the study, as long as somebody does."""
+        return self.path / "driver.json"
+
+    @property
     def report_file(self) -> Path:
         return self.path / "report.html"
 
@@ -279,17 +290,28 @@ class StudyDirectory:
     def events(self) -> Iterator[dict[str, Any]]:
         return read_lines(self.path / "events.jsonl")
 
-    def book(self, trial: int, attempt: int, cause: str, gpus: int, hours: float) -> None:
-        """Enter an attempt's GPU-hours (on a machine with none: slot-hours) in the ledger, once."""
-        if (trial, attempt) in {(e["trial"], e["attempt"]) for e in self.ledger()}:
-            return
-        append_line(
-            self.path / "ledger.jsonl",
-            {"trial": trial, "attempt": attempt, "cause": cause, "gpus": gpus, "gpu_hours": hours},
-        )
+    def book(self, entry: Booking) -> None:
+        """Enter what an attempt used. Whoever calls sees to it that it is entered once."""
+        append_line(self.path / "ledger.jsonl", entry.as_dict())
 
-    def ledger(self) -> list[dict[str, Any]]:
-        return [e for e in read_lines(self.path / "ledger.jsonl") if "trial" in e and "gpu_hours" in e]
+    def ledger(self) -> list[Booking]:
+        """What was booked, in that order; of an attempt that was booked twice the first."""
+        entries: dict[tuple[int, int], Booking] = {}
+        for line in read_lines(self.path / "ledger.jsonl"):
+            with suppress(KeyError, TypeError, ValueError):
+                entry = Booking.from_dict(line)
+                entries.setdefault((entry.trial, entry.attempt), entry)
+        return list(entries.values())
+
+    def save_changes(self, changes: dict[str, Any]) -> None:
+        """Settings that were given anew when the study went on; study.yaml keeps what it began with."""
+        write_json(self.path / "changes.json", changes)
+
+    def changes(self) -> dict[str, Any]:
+        found = read_json(self.path / "changes.json")
+        return found if isinstance(found, dict) else {}
+
+    # --- what others ask of whoever drives it
 
     def request_cancel(self) -> None:
         (self.path / "cancel").touch()
@@ -300,3 +322,13 @@ class StudyDirectory:
     @property
     def is_cancel_requested(self) -> bool:
         return (self.path / "cancel").exists()
+
+    def request_pause(self) -> None:
+        (self.path / "pause").touch()
+
+    def withdraw_pause(self) -> None:
+        (self.path / "pause").unlink(missing_ok=True)
+
+    @property
+    def is_paused(self) -> bool:
+        return (self.path / "pause").exists()

@@ -23,6 +23,7 @@ class State:
     """state.json: the controller's word on a trial.
 
     ending  why the controller asked the job to stop (pruned, cancelled, hung); the cause once it has
+    is_held the scheduler was told to keep the job in the queue, since the study is paused
     value   the objective, when it has one; of several the first. times are unix seconds
     values  all of several objectives, in the study's order
     """
@@ -35,6 +36,7 @@ class State:
     reason: str = ""
     value: float | None = None
     values: tuple[float, ...] = ()
+    is_held: bool = False
     updated: float = 0.0
 
     @property
@@ -58,6 +60,7 @@ class State:
             reason=d.get("reason", ""),
             value=d.get("value"),
             values=tuple(d.get("values", ())),
+            is_held=d.get("is_held", False),
             updated=d.get("updated", 0.0),
         )
 
@@ -120,3 +123,35 @@ class Claim:
             ticks=d.get("ticks", 0),
             job=d.get("job", ""),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """A line of ledger.jsonl: what one attempt used, in GPU-hours; on a machine with no GPU in hours of worker slots.
+
+    requested   all its GPUs for all of its time limit
+    queued_h    hours that it waited in the queue, with no GPU
+    boot        until its first step began
+    productive  steps whose results were kept
+    wasted      all else: steps that were lost, a boot that came to no step, what came after the last step
+    """
+
+    trial: int
+    attempt: int
+    cause: Cause
+    gpus: int
+    gpu_hours: float
+    requested: float = 0.0
+    queued_h: float = 0.0
+    boot: float = 0.0
+    productive: float = 0.0
+    wasted: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> Booking:
+        hours = {k: float(d.get(k) or 0.0) for k in ("requested", "queued_h", "boot", "productive", "wasted")}
+        trial, attempt, gpus = int(d["trial"]), int(d["attempt"]), int(d["gpus"])
+        return cls(trial, attempt, Cause(d["cause"]), gpus, float(d["gpu_hours"]), **hours)

@@ -1,0 +1,102 @@
+"""The verbs that steer a study from outside: tick, pause, rebuild."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from hysweep.cli.address import study_at
+from hysweep.report import read_study
+from hysweep.schema import BadInput
+from hysweep.study.controller import Controller
+from hysweep.study.storage import Unreachable
+from hysweep.track import Status, StudyDirectory
+
+HONOURED_WITHIN_S = 20.0  # a controller that drives the study sees a request in its next step
+
+
+def tick(path: Path, as_json: bool) -> int:
+    """One step. Returns 1 once the study is over with no result, or when its storage does not answer."""
+    directory = study_at(path)
+    before = sum(1 for e in directory.events() if e.get("event") == "submitted")
+    with Controller(directory) as controller:
+        try:
+            controller.tick()
+        except Unreachable as e:
+            click.echo(f"{e}; nothing was lost", err=True)
+            return 1
+        why, in_flight, is_over = controller.why_no_more(), controller.in_flight, controller.is_over
+    record = read_study(directory)
+    submitted = sum(1 for e in record.events if e.get("event") == "submitted") - before
+    facts = {
+        "is_over": is_over,
+        "is_paused": record.is_paused,
+        "why_no_more": why,
+        "in_flight": in_flight,
+        "submitted": submitted,
+        "trials": len(record.trials),
+        "best": record.best.number if record.best else None,
+        "gpu_hours": round(record.gpu_hours, 6),
+    }
+    if as_json:
+        click.echo(json.dumps(facts, indent=1))
+    elif is_over:
+        click.echo(f"over: {why}")
+    else:
+        paused = "paused; " if record.is_paused else ""
+        click.echo(f"{paused}{len(record.trials)} trials, {in_flight} in flight, {submitted} submitted now")
+    return 1 if is_over and record.best is None else 0
+
+
+def pause(path: Path) -> int:
+    """Leave the request, and carry it out unless a controller is there to do so. Returns 1 while something waits in a
+    queue that may still begin."""
+    directory = study_at(path)
+    if not directory.is_paused:
+        directory.request_pause()
+        directory.log("paused")
+    try:
+        with Controller(directory) as controller:
+            deadline = time.monotonic() + HONOURED_WITHIN_S
+            while controller.tick(asks=False) and _unheld(directory) and time.monotonic() < deadline:
+                time.sleep(0.3)
+    except BadInput:  # somebody drives it, and will see the request
+        deadline = time.monotonic() + HONOURED_WITHIN_S
+        while _unheld(directory) and time.monotonic() < deadline:
+            time.sleep(0.3)
+    record, left = read_study(directory), _unheld(directory)
+    counts = {str(standing): n for standing, n in record.counts.items()}
+    held = sum(1 for t in record.trials if t.state.is_held)
+    click.echo(f"paused; {counts.get('running', 0)} running go on, {held} are held in the queue")
+    if left:
+        click.echo(f"{left} wait in a queue and are not held yet: hysweep status {directory.path}", err=True)
+    click.echo(f"  go on:  hysweep resume {directory.path}")
+    return 1 if left else 0
+
+
+def _unheld(directory: StudyDirectory) -> int:
+    """Jobs that were submitted, are not known to run, and may begin."""
+    states = [(t, t.state()) for t in directory.trials()]
+    return sum(
+        1
+        for trial, s in states
+        if s.status is Status.SUBMITTED and not s.is_held and trial.attempt(s.attempt).claimed() is None
+    )
+
+
+def rebuild(path: Path, as_json: bool) -> int:
+    from hysweep.study.rebuild import rebuild as make_again
+
+    directory = study_at(path)
+    found = make_again(directory)
+    if as_json:
+        click.echo(json.dumps({"trials": dict(found.trials), "restored": found.restored}, indent=1))
+        return 0
+    for line in found.restored:
+        click.echo(f"restored {line}")
+    by = ", ".join(f"{n} {word}" for word, n in sorted(found.trials.items()))
+    click.echo(f"Optuna's study was made again from {sum(found.trials.values())} trials: {by or 'none'}")
+    return 0

@@ -1,0 +1,108 @@
+"""A controller that drives a study by itself: a process of this machine, or a small SLURM job.
+
+The job queues itself again shortly before its time limit, and SLURM does when it takes the node away. Nothing is lost
+by either: whoever drives a study finds all that there is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from hysweep.launch import JobStatus, command, queue
+from hysweep.schema import BadInput, Cluster, Problem, Study
+from hysweep.track import StudyDirectory, read_json, write_json, write_text
+
+LEAVES_BEFORE_S = 120  # of its time limit: one step is over by then
+_SUBMITS_WITHIN_S = 90.0
+
+
+def detach_here(directory: StudyDirectory) -> str:
+    """Start a process of its own session; returns what to call it."""
+    with open(_log(directory), "ab") as log:
+        child = subprocess.Popen(
+            _command(directory), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    return f"process {child.pid}"
+
+
+def detach_to_slurm(directory: StudyDirectory, study: Study, site: Cluster) -> str:
+    """Submit the job; returns what to call it. Raises BadInput when one is there, or when SLURM takes none."""
+    note = directory.path / "controller.json"
+    before = str((read_json(note) or {}).get("job", ""))
+    if before and not _is_over(before):
+        cure = f"look at it with squeue --jobs={before}, or end it with scancel {before}"
+        raise BadInput(Problem("--detach", f"job {before}", "is to drive this study already", cure))
+    file = directory.path / "controller.sbatch"
+    write_text(file, script(directory, study, site))
+    try:
+        done = subprocess.run(
+            ["sbatch", "--parsable", str(file.absolute())],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SUBMITS_WITHIN_S,
+            env=command.inherited(os.environ),
+            cwd=directory.path,
+        )
+    except FileNotFoundError as e:
+        cure = "study.controller.launcher=local"
+        raise BadInput(Problem("--detach", "slurm", "there is no sbatch here", cure)) from e
+    except subprocess.TimeoutExpired as e:
+        why = f"sbatch did not answer within {_SUBMITS_WITHIN_S:.0f} s"
+        raise BadInput(Problem("--detach", "slurm", why, "say it again later")) from e
+    if done.returncode:
+        said = " ".join(line.removeprefix("sbatch: error: ").strip() for line in done.stderr.splitlines())
+        cure = "set study.controller.partition and the like, or study.controller.launcher=local"
+        raise BadInput(Problem("--detach", "slurm", said or f"sbatch: exit code {done.returncode}", cure))
+    job = done.stdout.strip().partition(";")[0]
+    write_json(note, {"job": job})
+    return f"SLURM job {job}"
+
+
+def script(directory: StudyDirectory, study: Study, site: Cluster) -> str:
+    """The batch script. `site`: the cluster of the trials, which says what study.controller leaves open."""
+    asked = study.controller
+    options = {
+        "job-name": f"{study.name}-controller",
+        "partition": asked.partition or site.partition,
+        "account": asked.account or site.account,
+        "qos": asked.qos or site.qos,
+        "nodes": 1,
+        "ntasks": 1,
+        "cpus-per-task": 1,
+        "mem": f"{int(asked.memory_gib * 1024)}M",
+        "time": asked.time_min,
+        "signal": f"B:USR1@{LEAVES_BEFORE_S}",
+        "open-mode": "append",
+        "output": str(_log(directory).absolute()).replace("%", "%%"),
+    }
+    lines = ["#!/bin/bash", "#SBATCH --requeue"]
+    lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None]
+    lines += [*(f"module load {shlex.quote(m)}" for m in site.modules), *site.setup]
+    lines += [f"cd {shlex.quote(os.getcwd())}", f"exec {shlex.join([*_command(directory), '--as-job'])}"]
+    return "\n".join(lines) + "\n"
+
+
+def requeue() -> bool:
+    """Put the job that this is back to the queue; it ends by that. False: this is none, or it cannot be."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return job is not None and queue.requeue(job)
+
+
+def _is_over(job: str) -> bool:
+    try:
+        return queue.states([job])[job].state is JobStatus.ENDED
+    except queue.NoAnswer:
+        return False
+
+
+def _command(directory: StudyDirectory) -> list[str]:
+    return [sys.executable, "-u", "-m", "hysweep", "resume", str(directory.path.absolute())]
+
+
+def _log(directory: StudyDirectory) -> Path:
+    return directory.path / "controller.log"

@@ -1,0 +1,143 @@
+"""What was lost or damaged of a study, made again from what is left: the trial directories and the events.
+
+state.json   from what events.jsonl says of the trial last, or from the attempts that nodes claimed
+point.json   from events.jsonl
+ledger       of attempts that ended and are not booked
+Optuna's study, journal or database, from all of these
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import optuna
+
+from hysweep.compose import Composer
+from hysweep.launch import Launcher, launcher
+from hysweep.schema import BadInput
+from hysweep.schema.job import Job
+from hysweep.study.controller import Controller
+from hysweep.study.definition import load_definition
+from hysweep.study.lease import StudyLock
+from hysweep.study.ledger import booking
+from hysweep.study.storage import mend_journal, name_in_storage, open_storage
+from hysweep.track import Cause, State, Status, StudyDirectory, TrialDirectory, read_json, write_json
+
+
+@dataclass
+class Rebuilt:
+    """`trials`: by how they stand. `restored`: what was damaged, one line each."""
+
+    trials: Counter[str] = field(default_factory=Counter)
+    restored: list[str] = field(default_factory=list)
+
+
+def rebuild(directory: StudyDirectory, launchers: Callable[[str], Launcher] = launcher) -> Rebuilt:
+    """Raises BadInput when somebody drives the study, or when it is none."""
+    definition = load_definition(directory, Composer([directory.conf], shipped=False))
+    found = Rebuilt()
+    lock = StudyLock(directory)
+    lock.acquire()
+    try:
+        decisions = _decisions(directory)
+        for trial in directory.trials():
+            _restore_trial(trial, decisions.get(trial.number, []), found)
+        _restore_ledger(directory, decisions, found)
+        if definition.study.storage is None:
+            _drop_journal(directory, found)
+        else:
+            storage = open_storage(definition.study, directory)
+            with suppress(KeyError):
+                optuna.delete_study(study_name=name_in_storage(definition.study, definition.created), storage=storage)
+    finally:
+        lock.release()
+    with Controller(directory, launchers=launchers):
+        pass  # it enters in Optuna's study what is missing there, and tells it what became of it
+    for trial in directory.trials():
+        state = trial.state()
+        found.trials[str(state.cause or state.status)] += 1
+    return found
+
+
+def _decisions(directory: StudyDirectory) -> dict[int, list[dict[str, Any]]]:
+    """The events of each trial, oldest first."""
+    of: dict[int, list[dict[str, Any]]] = {}
+    for event in directory.events():
+        if isinstance(event.get("trial"), int):
+            of.setdefault(event["trial"], []).append(event)
+    return of
+
+
+def _restore_trial(trial: TrialDirectory, events: list[dict[str, Any]], found: Rebuilt) -> None:
+    if not isinstance(read_json(trial.path / "point.json"), dict):
+        point = next((e["point"] for e in events if isinstance(e.get("point"), dict)), None)
+        if point is not None:
+            write_json(trial.path / "point.json", point)
+            found.restored.append(f"trial {trial.number}: its point, from events.jsonl")
+        else:
+            found.restored.append(f"trial {trial.number}: its point is lost; the sampler will not know of it")
+    if trial.state_if_legible() is None:
+        state, source = _state_of(trial, events)
+        trial.save(state)
+        found.restored.append(f"trial {trial.number}: {state.cause or state.status}, from {source}")
+
+
+def _state_of(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[State, str]:
+    """Its last state and where that is from. What it cannot say is looked for by the controller's next step."""
+    claimed = [a for a in trial.attempts() if a.claimed() is not None]
+    newest = max((a.number for a in trial.attempts() if a.is_prepared), default=0)
+    for event in reversed(events):
+        with suppress(KeyError, ValueError, TypeError):
+            if event["event"] == "ended":
+                value = event.get("value")
+                state = State(
+                    Status.ENDED,
+                    attempt=newest,
+                    cause=Cause(event["cause"]),
+                    reason=str(event.get("reason") or ""),
+                    value=float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None,
+                    values=tuple(map(float, event.get("values") or ())),
+                )
+                return state, "events.jsonl"
+            if event["event"] in ("submitted", "rerun"):
+                if event["attempt"] < newest:
+                    break  # it went on after that
+                return State(Status.SUBMITTED, event["attempt"], str(event["job"])), "events.jsonl"
+    if newest:
+        return State(Status.SUBMITTING, newest), "its attempts" if claimed else "its job files"
+    return State(), "its directory, where no attempt is"
+
+
+def _restore_ledger(directory: StudyDirectory, decisions: dict[int, list[dict[str, Any]]], found: Rebuilt) -> None:
+    """An attempt that was said to have ended is booked; how its steps counted is told by what came after."""
+    booked = {(e.trial, e.attempt) for e in directory.ledger()}
+    by_number = {t.number: t for t in directory.trials()}
+    for number, events in decisions.items():
+        for event in events:
+            key = number, event.get("attempt")
+            if event.get("event") != "attempt_ended" or key in booked or number not in by_number:
+                continue
+            attempt = by_number[number].attempt(int(event["attempt"]))
+            written, cause = attempt.job(), Cause(event["cause"])
+            if written is None:
+                continue
+            counts = cause in (Cause.COMPLETED, Cause.PRUNED)
+            directory.book(booking(attempt, Job.from_dict(written), cause, None, math.inf if counts else -1))
+            booked.add((number, attempt.number))
+            found.restored.append(f"trial {number}: the hours of attempt {attempt.number}")
+
+
+def _drop_journal(directory: StudyDirectory, found: Rebuilt) -> None:
+    before = directory.journal.stat().st_size if directory.journal.exists() else None
+    with suppress(BadInput):
+        mend_journal(directory.journal)
+    if before is None:
+        found.restored.append("the journal, which was not there")
+    elif not directory.journal.exists() or directory.journal.stat().st_size != before:
+        found.restored.append("the journal, which had torn or foreign lines")
+    directory.journal.unlink(missing_ok=True)

@@ -1,0 +1,82 @@
+"""The trials of a study in memory, beside the files: their one writer need not read what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hysweep.track import State, StudyDirectory, TrialDirectory
+
+
+class Trials:
+    """By number. What each step has to look at is `live`; those that ended cost nothing more."""
+
+    def __init__(self, directory: StudyDirectory) -> None:
+        self._directory = directory
+        self._all = {t.number: t for t in directory.trials()}
+        self._states = {number: trial.state() for number, trial in self._all.items()}
+        self._live = {number for number, state in self._states.items() if not state.is_final}
+        self._by_id = {trial.id: number for number, trial in self._all.items()}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[TrialDirectory]:
+        return iter(self._all[number] for number in sorted(self._all))
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._all
+
+    @property
+    def live(self) -> list[TrialDirectory]:
+        return [self._all[number] for number in sorted(self._live)]
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._live)
+
+    def ended(self) -> Iterator[tuple[TrialDirectory, State]]:
+        """By number."""
+        return ((t, s) for t in self if (s := self._states[t.number]).is_final)
+
+    def ended_among(self, numbers: Iterable[int]) -> Iterator[tuple[TrialDirectory, State]]:
+        return ((self._all[n], s) for n in numbers if (s := self._states.get(n)) is not None and s.is_final)
+
+    def number_of(self, id: str) -> int | None:
+        return self._by_id.get(id)
+
+    def state(self, trial: TrialDirectory) -> State:
+        return self._states[trial.number]
+
+    def save(self, trial: TrialDirectory, state: State) -> State:
+        self._states[trial.number] = saved = trial.save(state)
+        (self._live.discard if saved.is_final else self._live.add)(trial.number)
+        return saved
+
+    def add(self, number: int, id: str, text: str, point: dict[str, Any]) -> TrialDirectory:
+        trial = self._directory.add_trial(number, id, text, point)
+        self._all[number] = trial
+        self._by_id.setdefault(id, number)
+        self._states[number] = state = trial.state()
+        if not state.is_final:
+            self._live.add(number)
+        return trial
+
+    @property
+    def points(self) -> Mapping[int, dict[str, Any]]:
+        """Points by number, each read when it is asked for."""
+        return _Points(self._all)
+
+
+class _Points(Mapping[int, dict[str, Any]]):
+    def __init__(self, trials: Mapping[int, TrialDirectory]) -> None:
+        self._trials = trials
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self._trials[number].point()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._trials)
+
+    def __len__(self) -> int:
+        return len(self._trials)

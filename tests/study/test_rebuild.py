@@ -1,0 +1,108 @@
+"""`hysweep rebuild`: what is lost or damaged of a study comes back from its trial directories."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hysweep.compose import Composer
+from hysweep.study.controller import Controller
+from hysweep.study.rebuild import rebuild
+from hysweep.track import Cause, StudyDirectory
+
+from .fake import FakeLauncher
+from .test_controller import LR, begin, by_lr, causes, finish, optuna_trials, rising
+
+
+def facts(directory: StudyDirectory) -> list:
+    return [(t.number, t.state.name, t.params, t.value, t.intermediate_values) for t in optuna_trials(directory)]
+
+
+def again(directory: StudyDirectory, fake: FakeLauncher):
+    return rebuild(directory, launchers=lambda name: fake)
+
+
+def test_optuna_s_study_is_what_it_was(composer: Composer) -> None:
+    """With failed, pruned and infeasible trials, and what the pruner compares with."""
+    directory = begin(
+        composer, "trainer.mini_batch_size=8,7,4,2,1", "study.pruner.name=median", "study.pruner.startup_trials=1",
+        "study.pruner.min_steps=2",
+    )  # fmt: skip
+    scores = {8: 0.5, 4: 0.9, 2: 0.2, 1: 0.1}
+    fake = FakeLauncher(lambda p, a: [scores[p["trainer.mini_batch_size"]]] * 5, {(2, 1): Cause.DIVERGED})
+    finish(directory, fake)
+    assert set(causes(directory)) == {Cause.COMPLETED, Cause.INFEASIBLE, Cause.DIVERGED, Cause.PRUNED}
+    before = facts(directory)
+    found = again(directory, fake)
+    after = facts(directory)
+    assert [f[:4] for f in after] == [f[:4] for f in before]
+    completed = [i for i, f in enumerate(before) if f[1] == "COMPLETE"]
+    assert [after[i] for i in completed] == [before[i] for i in completed]
+    assert found.trials == {"completed": 1, "infeasible": 1, "diverged": 1, "pruned": 2} and not found.restored
+
+
+def test_the_search_goes_on_as_if_nothing_had_been(composer: Composer) -> None:
+    whole = begin(composer, LR, "study.n_trials=5", "study.name=whole")
+    finish(whole, FakeLauncher(by_lr))
+    mended = begin(composer, LR, "study.n_trials=5", "study.name=mended")
+    fake = FakeLauncher(by_lr)
+    finish(mended, fake, {"n_trials": 3})
+    mended.journal.write_bytes(mended.journal.read_bytes()[:400] + b'{"op_code": 4, "wor')
+    assert "the journal, which had torn or foreign lines" in again(mended, fake).restored
+    finish(mended, fake, {"n_trials": 5})
+    assert [t.point() for t in mended.trials()] == [t.point() for t in whole.trials()]
+
+
+def test_damaged_states_come_from_the_events(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8", "study.max_parallel=3")
+    fake = FakeLauncher(lambda p, a: [0.5] * (2 if p["rollout.n"] == 2 else 9), {(1, 1): Cause.PORT_CLASH})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        for _ in range(6):
+            c.tick()
+    before = [t.state().but(updated=0) for t in directory.trials()]
+    assert before[0].cause is Cause.COMPLETED and before[1].attempt == 2 and not before[2].is_final
+    for trial in directory.trials():
+        (trial.path / "state.json").write_text("{torn")
+    (directory.trials()[0].path / "point.json").unlink()
+    directory.journal.unlink()
+    found = again(directory, fake)
+    assert [t.state().but(updated=0) for t in directory.trials()] == before
+    assert directory.trials()[0].point() == {"rollout.n": 2}
+    assert len(found.restored) == 5
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3
+    assert len(fake.submitted) == len(set(fake.submitted)) == 4
+
+
+def test_a_lost_ledger_is_booked_again(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    finish(directory, fake := FakeLauncher(rising, {(0, 1): Cause.PREEMPTED}))
+    before = [(e.trial, e.attempt, e.cause, e.gpu_hours) for e in directory.ledger()]
+    (directory.path / "ledger.jsonl").write_text("torn")
+    again(directory, fake)
+    assert [(e.trial, e.attempt, e.cause, e.gpu_hours) for e in directory.ledger()] == before
+
+
+@pytest.mark.parametrize("lost", ["events.jsonl", "journal.log"])
+def test_what_is_lost_for_good_runs_nothing_again(composer: Composer, lost: str) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    finish(directory, fake := FakeLauncher(rising))
+    (directory.path / lost).unlink()
+    (directory.trials()[1].path / "state.json").unlink()
+    again(directory, fake)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2 and len(fake.submitted) == 2
+
+
+def test_the_verb_says_what_it_did(composer: Composer, capsys: pytest.CaptureFixture[str]) -> None:
+    from hysweep.cli.steer import rebuild as verb
+
+    directory = begin(composer, "rollout.n=2,4")
+    finish(directory, FakeLauncher(rising))
+    (directory.trials()[1].path / "state.json").write_text("")
+    assert verb(directory.path, False) == 0
+    said = capsys.readouterr().out
+    assert "restored trial 1: completed, from events.jsonl" in said and "from 2 trials: 2 completed" in said
+    assert verb(directory.path, True) == 0
+    assert json.loads(capsys.readouterr().out) == {"trials": {"completed": 2}, "restored": []}

@@ -1,0 +1,228 @@
+"""Pause, budget, stop conditions, messages: what a person steers a study by."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from hysweep.compose import Composer
+from hysweep.schema import BadInput, Notify
+from hysweep.study import begin as begin_study
+from hysweep.study.controller import Controller
+from hysweep.study.ledger import Ledger
+from hysweep.study.stopping import last_mark
+from hysweep.track import Booking, Cause, Claim, StudyDirectory
+
+from .fake import FakeLauncher
+from .test_controller import begin, causes, finish, rising
+
+
+def ticks(directory: StudyDirectory, fake: FakeLauncher, n: int, **more) -> None:
+    with Controller(directory, launchers=lambda name: fake, **more) as c:
+        for _ in range(n):
+            c.tick()
+
+
+# --- pause
+
+
+def test_a_pause_holds_what_waits_and_lets_go_on_what_runs(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8", "study.max_parallel=2")
+    fake = FakeLauncher(rising, queued_for=5)
+    ticks(directory, fake, 1)
+    fake.waits[fake.submitted[0]] = 0  # the first one runs
+    directory.request_pause()
+    ticks(directory, fake, 12)
+    states = [t.state() for t in directory.trials()]
+    assert [s.cause for s in states] == [Cause.COMPLETED, None], "no third one was asked for"
+    assert states[1].is_held and fake.held == {states[1].job_id}
+    directory.withdraw_pause()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3 and not fake.held
+    assert all(len(t.attempts()) == 1 for t in directory.trials())
+
+
+def test_where_nothing_can_be_held_it_is_withdrawn(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4", "study.max_parallel=2")
+    fake = FakeLauncher(rising, queued_for=5, can_hold=False)
+    ticks(directory, fake, 1)
+    directory.request_pause()
+    ticks(directory, fake, 4)
+    assert len(fake.cancelled) == 2
+    assert {str(t.state().status) for t in directory.trials()} == {"created"}
+    directory.withdraw_pause()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2
+    assert all(len(t.attempts()) == 2 for t in directory.trials())
+
+
+def test_a_job_held_before_a_crash_is_released_after_it(composer: Composer) -> None:
+    """The controller died after it had the job held; meanwhile the pause was taken back."""
+    directory = begin(composer)
+    fake = FakeLauncher(rising, queued_for=3)
+    ticks(directory, fake, 1)
+    directory.request_pause()
+    ticks(directory, fake, 2)
+    assert fake.held
+    directory.withdraw_pause()
+    finish(directory, fake)
+    assert not fake.held and causes(directory) == [Cause.COMPLETED]
+
+
+# --- budget
+
+
+def test_the_worst_case_of_what_runs_is_reserved(composer: Composer) -> None:
+    """Each may take an hour: of 2.5 two run at once, and the third waits until one has ended for less."""
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.budget_gpu_hours=2.5", "study.max_parallel=4")
+    finish(directory, fake := FakeLauncher(rising))
+    assert fake.most_at_once == 2
+    assert len(directory.trials()) == 4
+
+
+def test_a_retry_needs_its_share_of_the_budget(composer: Composer) -> None:
+    directory = begin(composer, "study.budget_gpu_hours=1.005")
+    finish(directory, FakeLauncher(rising, {(0, 1): Cause.PREEMPTED}))
+    assert causes(directory) == [Cause.PREEMPTED]
+    assert len(directory.trials()[0].attempts()) == 1, "0.01 is spent, and 1.01 would be more than there is"
+
+
+def test_a_rerun_of_the_scheduler_s_own_is_stopped_where_it_is_too_much(composer: Composer) -> None:
+    directory = begin(composer, "cluster.launcher=slurm", "study.budget_gpu_hours=3100000")
+    fake = FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+        (trial,) = directory.trials()
+        c._ledger.book(Booking(9, 1, Cause.COMPLETED, 8, 3_099_999.9))
+        trial.attempt(2).prepare(trial.attempt(1).job())
+        trial.attempt(2).claim(Claim("h", 1, 0.0, job=trial.state().job_id))
+        fake.run_again(trial.state().job_id, trial.attempt(2))
+        while c.tick():
+            pass
+    assert causes(directory) == [Cause.NODE_FAIL]
+    assert "no room" in trial.state().reason and fake.cancelled
+
+
+def test_a_budget_that_fits_no_trial_is_refused(composer: Composer) -> None:
+    with pytest.raises(BadInput, match=r"study\.budget_gpu_hours = 0\.5: one trial may take 1"):
+        begin_study(composer.compose(["study.budget_gpu_hours=0.5"]), composer, [])
+
+
+def test_what_is_spent_is_told_by_what_it_went_to(composer: Composer) -> None:
+    """Attempt 1 lost two of its three steps: the checkpoint was made after the first."""
+    directory = begin(composer)
+
+    class Timed(FakeLauncher):
+        def _look(self, id):
+            seen = super()._look(id)
+            attempt = self._run(id)
+            rows = [json.loads(line) for line in attempt.metrics_file.read_text().splitlines()]
+            for row in rows:
+                row["data"]["timing_s/step"] = 6.0
+            attempt.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            if rows and attempt.number == 1:
+                checkpoints = attempt.trial.checkpoints
+                checkpoints.mkdir(exist_ok=True)
+                (checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
+            return seen
+
+    finish(directory, Timed(lambda p, a: [0.5] * 3, {(0, 1): Cause.PREEMPTED}))
+    first, second = directory.ledger()
+    assert (first.cause, second.cause) == (Cause.PREEMPTED, Cause.COMPLETED)
+    hour = 3600
+    assert first.gpu_hours == pytest.approx(36 / hour) and first.requested == 1.0
+    assert first.productive == pytest.approx(6 / hour)
+    assert first.wasted == pytest.approx(first.gpu_hours - first.boot - first.productive)
+    assert second.productive == pytest.approx(18 / hour) and second.boot == pytest.approx(18 / hour, abs=3 / hour)
+
+
+def test_a_boot_that_came_to_no_step_is_wasted(composer: Composer) -> None:
+    directory = begin(composer)
+    finish(directory, FakeLauncher(lambda p, a: [0.5] if a == 2 else [], {(0, 1): Cause.RAY_BOOT}))
+    first = directory.ledger()[0]
+    assert first.cause is Cause.RAY_BOOT and first.productive == first.boot == 0
+    assert first.wasted == pytest.approx(first.gpu_hours)
+
+
+def test_the_ledger_reserves_until_it_books(composer: Composer) -> None:
+    ledger = Ledger(begin(composer))
+    ledger.promise(3, 8.0)
+    ledger.promise(4, 2.0)
+    assert ledger.at_most() == 10.0 and ledger.at_most(without=3) == 2.0
+    for _ in range(2):
+        ledger.book(Booking(3, 1, Cause.COMPLETED, 8, 1.5))
+    assert ledger.at_most() == 3.5 and ledger.spent == 1.5
+
+
+# --- stop conditions
+
+
+def test_a_target_that_is_reached_ends_the_asking(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.target=0.3")
+    why = finish(directory, FakeLauncher(lambda p, a: [p["rollout.n"] / 20]))
+    assert len(directory.trials()) == 3 and "target of 0.3 is reached: the best is 0.4" in why
+
+
+def test_patience_ends_what_brings_nothing_better(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8,16,32", "study.patience_trials=2")
+    why = finish(directory, FakeLauncher(lambda p, a: [0.5 if p["rollout.n"] == 4 else 0.1]))
+    assert len(directory.trials()) == 4 and "2 trials in a row brought nothing better than 0.5" in why
+    # also over a restart
+    assert "nothing better" in finish(directory, FakeLauncher(rising))
+
+
+def test_time_ends_the_asking(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.max_hours=0")
+    assert "0 hours have passed" in finish(directory, FakeLauncher(rising))
+    assert not directory.trials()
+    finish(directory, FakeLauncher(rising), {"max_hours": 1.0})
+    assert len(directory.trials()) == 4
+
+
+def test_what_was_changed_once_holds_for_whoever_drives_it_next(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.n_trials=1")
+    fake = FakeLauncher(rising)
+    finish(directory, fake, {"n_trials": 3})
+    assert "all 3 trials" in finish(directory, fake)
+
+
+# --- messages
+
+
+def notified(directory: StudyDirectory) -> list[dict]:
+    lines = (directory.path / "told.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_people_are_told_once_of_each_event(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8", "study.budget_gpu_hours=1.03")
+    command = "cat >> told.jsonl; echo $HYSWEEP_EVENT $HYSWEEP_STUDY: $HYSWEEP_TEXT >> texts"
+    changes = {"notify": Notify(command=f"cd {directory.path}; {command}")}
+    fake = FakeLauncher(rising, {(1, 1): Cause.DIVERGED})
+    for _ in range(2):
+        finish(directory, fake, changes)
+    told = notified(directory)
+    assert sorted(e["event"] for e in told) == ["end", "failure"], "three hundredths of an hour are no half"
+    (end,) = [e for e in told if e["event"] == "end"]
+    assert end["trials"] == 3 and end["best"] == pytest.approx(0.4) and end["study"] == directory.name
+    texts = (directory.path / "texts").read_text()
+    assert "failure" in texts and "trial 1" in texts and "diverged" in texts
+
+
+@pytest.mark.parametrize("command", ["exit 3", "/no/such/thing", "sleep 100"])
+def test_a_message_that_fails_or_hangs_is_no_trouble(composer: Composer, command: str) -> None:
+    directory = begin(composer)
+    began = time.monotonic()
+    finish(directory, FakeLauncher(rising), {"notify": Notify(command=command, timeout_s=1.0)})
+    assert time.monotonic() - began < 30 and causes(directory) == [Cause.COMPLETED]
+    assert [e["event"] for e in directory.events()][-1] == "notify_failed"
+
+
+@pytest.mark.parametrize(
+    ("spent", "mark"), [(0, None), (4.9, None), (5, 50), (7.99, 50), (8, 80), (10, 100), (11, 100)]
+)
+def test_the_marks_of_a_budget(spent: float, mark: int | None) -> None:
+    assert last_mark(spent, 10.0) == mark
+    assert last_mark(spent, None) is None
