@@ -267,6 +267,9 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
         "gpu_hours": record.gpu_hours,
         "budget_gpu_hours": record.budget_gpu_hours,
         "spending": record.spending.as_dict(),
+        "front": [t.number for t in record.front],
+        "objectives": [goal.metric for goal in record.goals],
+        "filtered_points": record.filtered,
         "ranking": ranked.as_dict() if ranked else None,
         "trials": [
             {
@@ -277,6 +280,7 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
                 "cause": str(t.state.cause) if t.state.cause else None,
                 "reason": t.state.reason,
                 "value": t.state.value,
+                "values": list(t.values),
                 "step": t.last_step,
                 "total_steps": t.total_steps,
                 "attempts": len(t.attempts),

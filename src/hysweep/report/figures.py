@@ -343,6 +343,52 @@ def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Fi
     )
 
 
+def pareto(record: StudyRecord, groups: Groups) -> list[Figure]:
+    """The first of several objectives by each of the others; the front is ringed."""
+    done = [t for t in record.trials if len(t.values) == len(record.goals) > 1]
+    return [_trade_off(record, groups, done, i) for i in range(1, len(record.goals))] if done else []
+
+
+def _trade_off(record: StudyRecord, groups: Groups, done: Sequence[TrialRecord], place: int) -> Figure:
+    first, other = record.metric, record.goals[place].metric
+    front, at = record.front, _position(record)
+    ring = {"size": 20, "symbol": "circle-open", "line": {"width": 2}}
+    rings = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": packed([t.values[place]], "f8"),
+            "y": packed([t.values[0]], "f8"),
+            "trials": [[at(t), 1]],
+            "group": groups.of(t),
+            "marker": ring,
+        }
+        for t in front
+    ]
+    columns = [words.aligned([t.values[i] for t in done]) for i in (0, place)]
+    rows = [
+        Row(
+            [
+                Cell(t.number, t.number),
+                Cell(record.label(t)),
+                *(Cell(columns[k][i], t.values[p]) for k, p in enumerate((0, place))),
+                Cell("yes" if t in front else ""),
+            ]
+        )
+        for i, t in enumerate(done)
+    ]
+    heads = [Column("trial", True, True), Column("point", class_="long"), Column(first, True), Column(other, True)]
+    return Figure(
+        name=f"pareto-{place}",
+        title=f"{words.metric(first)} by {words.metric(other)}",
+        note="Ring: on the Pareto front, where no other trial is better.",
+        traces=[*_marks(record, groups, [(t, t.values[place]) for t in done], rings_best=False), *rings],
+        layout={"xaxis": _axis(_plot_text(other)), "yaxis": _axis(_plot_text(first))},
+        table=Table(f"data-pareto-{place}", f"{first} by {other}", [*heads, Column("on the front")], rows),
+        is_wide=len(record.goals) == 2,
+    )
+
+
 def ranked(record: StudyRecord, groups: Groups, of: Ranking) -> Figure | None:
     """The measured speed of each layout against what was predicted; None before there is one."""
     measured = [layout for layout in of.layouts if layout.measured is not None]
@@ -395,7 +441,9 @@ def ranking_table(name: str, record: StudyRecord, layouts: Sequence[RankedLayout
     return Table(name, "Layouts, predicted and measured", columns, rows)
 
 
-def _marks(record: StudyRecord, groups: Groups, points: Sequence[tuple[TrialRecord, float]]) -> list[dict[str, Any]]:
+def _marks(
+    record: StudyRecord, groups: Groups, points: Sequence[tuple[TrialRecord, float]], rings_best: bool = True
+) -> list[dict[str, Any]]:
     """A mark where each trial's objective stands above its x, filled if it completed, and a ring around the best."""
     place, best = _position(record), record.best
     looks: dict[tuple[int, bool], list[tuple[TrialRecord, float]]] = {}
@@ -418,7 +466,7 @@ def _marks(record: StudyRecord, groups: Groups, points: Sequence[tuple[TrialReco
         for (group, is_done), part in sorted(looks.items(), key=lambda look: look[0])
     ]
     ringed = [(t, x) for t, x in points if t is best]
-    if best and ringed:
+    if best and ringed and rings_best:
         ring = {"size": 20, "symbol": "circle-open", "line": {"width": 2}}
         traces.append(trace(groups.of(best), ringed, ring))
     return traces

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from hysweep.report import words
+from hysweep.report.comparing import Mean, mean_of, pareto_front
 from hysweep.schema import Objective, Study
 from hysweep.track import (
     ACTIONS,
@@ -40,6 +41,7 @@ from hysweep.track import (
 )
 
 SCORE = "critic/score/mean"
+SEED = "trainer.seed"  # what replicates differ in
 STEP_SECONDS = "timing_s/step"
 
 T = TypeVar("T")
@@ -186,6 +188,11 @@ class TrialRecord:
         return self.state.value
 
     @property
+    def values(self) -> tuple[float, ...]:
+        """Of a completed trial, the value of each objective."""
+        return self.state.values or (() if self.state.value is None else (self.state.value,))
+
+    @property
     def algorithm(self) -> str:
         """The option that the study varied, or else the name that the frozen trial has."""
         named = self.point.get("algorithm") or _at(self.config, "algorithm.name") or ""
@@ -327,13 +334,43 @@ class StudyRecord:
         return done[0] if done else None
 
     @property
+    def front(self) -> tuple[TrialRecord, ...]:
+        """With several objectives: the completed trials that no other is better than, by the first objective."""
+        if len(self.goals) < 2:
+            return ()
+        done = [t for t in self.ranked if t.standing is Standing.COMPLETED and len(t.values) == len(self.goals)]
+        signs = [1 if goal.direction == "maximize" else -1 for goal in self.goals]
+        return tuple(done[i] for i in pareto_front([t.values for t in done], signs))
+
+    def replicates(self, trial: TrialRecord) -> tuple[TrialRecord, ...]:
+        """The trials of the same point with other seeds, and the trial itself."""
+        return self._by_point[_point_key(trial)] if self.seeds else (trial,)
+
+    def mean(self, trial: TrialRecord) -> Mean | None:
+        """Of the replicates of a trial's point that completed."""
+        done = [t.value for t in self.replicates(trial) if t.standing is Standing.COMPLETED and t.value is not None]
+        return mean_of(done)
+
+    @property
+    def _by_point(self) -> dict[str, tuple[TrialRecord, ...]]:
+        groups: dict[str, list[TrialRecord]] = {}
+        for trial in self.trials:
+            groups.setdefault(_point_key(trial), []).append(trial)
+        return {key: tuple(group) for key, group in groups.items()}
+
+    @property
     def ranked(self) -> tuple[TrialRecord, ...]:
-        """Completed trials best first, then those under way, then pruned ones, then the rest."""
+        """Completed trials best first (of replicates, by the mean of their point), then those under way, then pruned
+        ones, then the rest."""
         order = list(Standing)
         group = {Standing.COMPLETED: -1}
+        means = {key: mean_of([t.value for t in trials if t.standing is Standing.COMPLETED and t.value is not None])
+                 for key, trials in (self._by_point.items() if self.seeds else ())}  # fmt: skip
 
         def key(trial: TrialRecord) -> tuple[int, float, int]:
             value = trial.latest
+            if trial.standing is Standing.COMPLETED and (mean := means.get(_point_key(trial))) is not None:
+                value = mean.mean
             known = math.inf if value is None or not math.isfinite(value) else value
             badness = -known if self.is_maximised and known != math.inf else known
             return group.get(trial.standing, order.index(trial.standing)), badness, trial.number
@@ -465,6 +502,10 @@ def read_study(
         faults=tuple(faults),
         is_paused=directory.is_paused,
     )
+
+
+def _point_key(trial: TrialRecord) -> str:
+    return repr(sorted((key, repr(value)) for key, value in trial.point.items() if key != SEED))
 
 
 def _is_trial(trial: TrialDirectory) -> bool:

@@ -35,6 +35,7 @@ class View:
         self.groups: Groups = figures.grouped(record)
         self.curves: list[Figure] = figures.curves(record, self.groups)
         self.scatters: list[Figure] = figures.scatters(record, self.groups)
+        self.trade_offs: list[Figure] = figures.pareto(record, self.groups)
         self.ranking: Ranking | None = ranking(record)
         self.ranked: Figure | None = figures.ranked(record, self.groups, self.ranking) if self.ranking else None
 
@@ -48,7 +49,7 @@ class View:
             "points": [self.record.label(t) for t in trials],
             "order": [places[t.number] for t in self.record.ranked],
             "trials": [escape(f"trial {t.number} · {self.record.label(t)} · {t.word}") for t in trials],
-            "figures": {f.name: f.spec() for f in [*self.curves, *self.scatters, self.ranked] if f},
+            "figures": {f.name: f.spec() for f in [*self.trade_offs, *self.curves, *self.scatters, self.ranked] if f},
         }
 
 
@@ -74,16 +75,20 @@ def _study_badge(record: StudyRecord) -> Html:
 
 
 def _question(record: StudyRecord) -> Html:
-    reduced = {
-        "last": "its last value",
-        "best": "its best value",
-        "mean_last": f"the mean of its last {record.setting('last')} values",
-    }.get(str(record.setting("reduce")), "")
-    parts: list[object] = [
-        "Maximise " if record.is_maximised else "Minimise ",
-        element("code", record.metric),
-        f" ({reduced})" if reduced else "",
+    parts: list[object] = []
+    for goal in record.goals:
+        reduced = {
+            "last": "its last value",
+            "best": "its best value",
+            "mean_last": f"the mean of its last {goal.last} values",
+            "auc": "the area under its curve",
+        }.get(goal.reduce, "")
+        verb = "minimise " if goal.direction == "minimize" else "maximise "
+        parts += [", " if parts else "", verb if parts else verb.capitalize(), element("code", goal.metric)]
+        parts += [f" ({reduced})" if reduced and goal.metric != "gpu_hours" else ""]
+    parts += [
         _extent(record),
+        f", each point with {len(record.seeds)} seeds" if len(record.seeds) > 1 else "",
         f", {record.setting('max_parallel')} at a time, sampler {record.sampler}",
     ]
     if record.pruner.get("name") not in (None, "none"):
@@ -239,6 +244,9 @@ def _margin(record: StudyRecord, best: TrialRecord) -> str:
     where = f"trial {second.number} ({record.label(second)})"
     if not apart:
         return f"Level with {where}; the earlier trial is named."
+    if (mean := record.mean(best)) and mean.half_width is not None:
+        spread = f"{words.number(mean.mean)} ± {words.number(mean.half_width)} (95 %)"
+        return f"Its point has {spread} over {mean.count} seeds; this is the trial that is named for it."
     return f"{words.number(apart)} ahead of {where}, from one run each."
 
 
@@ -304,6 +312,9 @@ def _asked(view: View) -> Html | None:
             for key, r in record.space.items()
         ]
         facts.append(("Varied", element("ul", *varied)))
+    if record.filters:
+        rejected = f" ({words.counted(record.filtered, 'drawn point')} rejected)" if record.filtered else ""
+        facts.append(("Only where", join([join(element("code", f, class_="chip") for f in record.filters), rejected])))
     if record.overrides:
         facts.append(("Fixed", join(element("code", o, class_="chip") for o in record.overrides)))
     if record.command:
@@ -320,7 +331,7 @@ def _leaderboard(view: View) -> Html | None:
     record = view.record
     if not record.trials:
         return None
-    trials, best = record.ranked, record.best
+    trials, best, front = record.ranked, record.best, record.front
     names = words.short_keys(record.keys)
     values = words.aligned([t.latest for t in trials])
     firsts = words.aligned([t.score.first for t in trials])
@@ -339,6 +350,7 @@ def _leaderboard(view: View) -> Html | None:
                     ),
                     *(_point_cell(record, trial, key) for key in record.keys),
                     Cell(values[i], trial.latest),
+                    *_more_values(record, trial),
                     Cell(_badge(trial.word, trial.standing), trial.word),
                     Cell(_steps(trial), trial.last_step),
                     Cell(firsts[i], trial.score.first),
@@ -347,7 +359,7 @@ def _leaderboard(view: View) -> Html | None:
                     Cell(hours[i], round(trial.gpu_hours, 6)),
                 ],
                 id=f"trial-{trial.number}",
-                class_="best" if trial is best else None,
+                class_="best" if trial is best or trial in front else None,
             )
         )
     columns = [
@@ -355,6 +367,8 @@ def _leaderboard(view: View) -> Html | None:
         Column("trial", is_head=True, class_="nowrap"),
         *(Column(names[key], figures.is_numeric(record, key), key=key) for key in record.keys),
         Column("value", True),
+        *([Column("mean ± 95 %", True)] if len(record.seeds) > 1 else []),
+        *(Column(words.metric(goal.metric), True, key=goal.metric) for goal in record.goals[1:]),
         Column("state"),
         Column("steps", True),
         Column("first reward", True),
@@ -377,6 +391,32 @@ def _leaderboard(view: View) -> Html | None:
             table.html(),
         ]
     )
+
+
+def _more_values(record: StudyRecord, trial: TrialRecord) -> list[Cell]:
+    """The mean over seeds, and the other objectives, where a study has them."""
+    cells = []
+    if len(record.seeds) > 1:
+        mean = record.mean(trial)
+        text = words.number(mean.mean if mean else None)
+        if mean and mean.half_width is not None:
+            text += f" ± {words.number(mean.half_width)}"
+        cells.append(Cell(text, mean.mean if mean else None))
+    for i in range(1, len(record.goals)):
+        value = trial.values[i] if i < len(trial.values) else None
+        cells.append(Cell(words.number(value), value))
+    return cells
+
+
+def _pareto_section(view: View) -> Html | None:
+    if not view.trade_offs:
+        return None
+    front = view.record.front
+    links = join((_trial_link(view.record, t) for t in front), ", ")
+    said = element(
+        "p", f"No trial is better in every objective than {words.counted(len(front), 'trial')}: ", links, "."
+    )
+    return join([said, _marks(view), _figures(view.trade_offs)])
 
 
 def _point_cell(record: StudyRecord, trial: TrialRecord, key: str) -> Cell:
@@ -658,6 +698,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Html | None]], ...] = (
     ("What won", "won", _won),
     ("What was asked", "asked", _asked),
     ("Leaderboard", "trials", _leaderboard),
+    ("Pareto front", "pareto", _pareto_section),
     ("Ranking of layouts", "ranking", _ranking_section),
     ("Training curves", "curves", _curve_section),
     ("Search", "search", _search_section),

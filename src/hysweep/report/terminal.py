@@ -62,12 +62,12 @@ def leaderboard(record: StudyRecord, *, width: int = 80) -> Table:
             no_wrap=not column.is_point,
             overflow="fold",
         )
-    best = record.best
+    best = _starred(record)
     for i, trial in enumerate(trials):
-        style = "bold green" if trial is best else "dim" if trial.standing is Standing.PRUNED else ""
+        style = "bold green" if trial.number in best else "dim" if trial.standing is Standing.PRUNED else ""
         cells = [Text(column.cells[i]) for column in columns]
         for column, cell in zip(columns, cells, strict=True):
-            if column.head == "state" and trial is not best:
+            if column.head == "state" and trial.number not in best:
                 cell.stylize(_STYLES[trial.standing])
         table.add_row(*cells, style=style)
     return table
@@ -154,7 +154,7 @@ def _circumstances(before: TrialRecord | None, after: TrialRecord, study: StudyR
 
 
 def _columns(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[_Column]:
-    best = record.best
+    best = _starred(record)
     names = words.short_keys(record.keys)
     scores = [(_brief(t.score.first), _brief(t.score.last)) for t in trials]
     hours = words.aligned_hours([t.gpu_hours for t in trials])
@@ -173,6 +173,12 @@ def _columns(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[_Column
             for key in record.keys
         ),
         _Column("value", words.aligned([t.latest for t in trials]), is_number=True),
+        *_means(record, trials),
+        *(
+            _Column(words.metric(goal.metric), words.aligned([_objective(t, i) for t in trials]), is_number=True)
+            for i, goal in enumerate(record.goals)
+            if i > 0
+        ),
         _Column("score", [f"{first:>{before_arrow}}→{last}" for first, last in scores], spare=2),
         _Column("steps", [_steps(t) for t in trials], is_number=True),
         _Column("state", [t.word for t in trials]),
@@ -181,9 +187,30 @@ def _columns(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[_Column
     ]
 
 
-def _rank(trial: TrialRecord, place: int, best: TrialRecord | None) -> str:
+def _starred(record: StudyRecord) -> set[int]:
+    """Numbers of the best: one trial, or with several objectives the front."""
+    best = record.front or ((record.best,) if record.best else ())
+    return {t.number for t in best}
+
+
+def _means(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[_Column]:
+    """With seeds: the mean of a trial's point and the half of its 95 % interval."""
+    if len(record.seeds) < 2:
+        return []
+    means = [record.mean(t) for t in trials]
+    texts = words.aligned([m.mean if m else None for m in means])
+    widths = words.aligned([m.half_width if m else None for m in means])
+    cells = [f"{t}±{w}" if m and m.half_width is not None else t for m, t, w in zip(means, texts, widths, strict=True)]
+    return [_Column("mean±95%", cells, is_number=True)]
+
+
+def _objective(trial: TrialRecord, place: int) -> float | None:
+    return trial.values[place] if place < len(trial.values) else None
+
+
+def _rank(trial: TrialRecord, place: int, best: set[int]) -> str:
     """The place among completed trials, which are the first of the ranking."""
-    return f"{BEST if trial is best else ' '}{place if trial.standing is Standing.COMPLETED else ''}"
+    return f"{BEST if trial.number in best else ' '}{place if trial.standing is Standing.COMPLETED else ''}"
 
 
 def _fitted(columns: list[_Column], width: int) -> tuple[list[_Column], int]:
@@ -221,9 +248,9 @@ def _title(record: StudyRecord, width: int) -> Text:
     if record.budget_gpu_hours is not None:
         spent += f" of {words.hours(record.budget_gpu_hours)}"
     right = f"{spent} {record.hour_unit} · {words.duration(record.seconds)}"
-    goal = "maximise" if record.is_maximised else "minimise"
+    goals = [f"{'maximise' if g.direction != 'minimize' else 'minimise'} {words.clean(g.metric)}" for g in record.goals]
     name = words.clean(record.name, max(8, width // 3))
-    left = Text.assemble((name, "bold"), f"  {goal} {words.clean(record.metric)}")
+    left = Text.assemble((name, "bold"), f"  {', '.join(goals)}")
     left.truncate(max(1, width - len(right) - 2), overflow="ellipsis")
     return Text.assemble(left, " " * max(2, width - left.cell_len - len(right)), (right, "dim"))
 
@@ -233,6 +260,8 @@ def _counts(record: StudyRecord) -> Text:
     parts = [Text(words.counted(len(record.trials), "trial", of))]
     parts += [Text(f"{n} {standing}", style=_STYLES[standing]) for standing, n in record.counts.items()]
     parts += [Text("paused", style="bold yellow")] if record.is_paused else []
+    if record.filtered:
+        parts.append(Text(f"{words.counted(record.filtered, 'point')} filtered out", style="dim"))
     return Text(" · ").join(parts)
 
 
@@ -285,6 +314,9 @@ def _best_line(record: StudyRecord) -> Text:
     best = record.best
     if best is None:
         return Text("no trial has completed yet", style="dim")
+    if front := record.front:
+        trials = ", ".join(str(t.number) for t in front)
+        return Text(f"{BEST} Pareto front: {'trial' if len(front) == 1 else 'trials'} {trials}", style="bold green")
     name = f"trial {best.number} {best.short_id} {record.label(best)}"
     return Text(f"{BEST} best: {words.number(best.value)}  {name}", style="bold green")
 

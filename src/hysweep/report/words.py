@@ -137,6 +137,11 @@ def clock(unix: object) -> str:
         return " " * 8
 
 
+def metric(name: str) -> str:
+    """A metric in a column's head: its last two parts, as in score/mean."""
+    return clean("/".join(name.split("/")[-2:]), 24)
+
+
 def short_keys(keys: Collection[str]) -> dict[str, str]:
     """A short name for each dotted key; those that would clash or say too little keep more of their path."""
     short: dict[str, str] = {}

@@ -25,7 +25,7 @@ from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
 from hysweep.study.objective import GPU_HOURS
 from hysweep.study.pruners import metrics_of
 from hysweep.study.storage_url import check_storage
-from hysweep.track import StudyDirectory
+from hysweep.track import StudyDirectory, matching
 
 # What may be said anew when a study goes on: how long and how wide, never what it compares.
 # What verl 0.9.1 logs (verl/trainer/ppo/metric_utils.py): the names that are fixed, and the families whose names
@@ -198,7 +198,9 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
 
 def is_metric(name: str) -> bool:
     """Whether verl can log a metric of this name, or it is one of ours. A * stands for what one name has there."""
-    return name == GPU_HOURS or name in METRICS or name.startswith(FAMILIES)
+    stem = name.partition("*")[0]
+    is_family = name.startswith(FAMILIES) or ("*" in name and stem != "" and any(f.startswith(stem) for f in FAMILIES))
+    return name == GPU_HOURS or bool(matching(name, METRICS)) or is_family
 
 
 def _still_varied(points: list[dict[str, Any]], space: Space, fixed: Sequence[str]) -> list[dict[str, Any]]:

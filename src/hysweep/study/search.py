@@ -25,6 +25,7 @@ from hysweep.study.storage import name_in_storage
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+warnings.filterwarnings("ignore", message="Constraints have been set, but CmaEsSampler")  # docs/sweeps.md says so
 
 FEASIBLE = "feasible"  # the name of our one constraint: at most 0 means yes
 JUDGED = "judged"  # by a pruner, up to this step

@@ -1,0 +1,231 @@
+"""Samplers, replicates, filters, conditions, several objectives: by the controller, on a scripted launcher."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+
+import pytest
+
+from hysweep.compose import Composer
+from hysweep.schema import BadInput
+from hysweep.study import define
+from hysweep.track import Cause, StudyDirectory
+
+from .fake import FakeLauncher
+from .test_controller import LR, begin, by_lr, causes, finish, optuna_trials, rising
+
+CLIP = "algorithm.clip_ratio_high"
+CONDITIONAL = (
+    "space={algorithm: 'choice(grpo,rloo,gspo)', algorithm.clip_ratio_high: ["
+    "{when: 'algorithm == grpo', in: 'interval(0.2,0.4)'},"
+    "{when: 'algorithm == gspo', in: 'tag(log,interval(3e-4,3e-3))'}]}"
+)
+
+
+def points(directory: StudyDirectory) -> list[dict]:
+    return [t.point() for t in directory.trials()]
+
+
+def refused(composer: Composer, *overrides: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        define(composer.compose(overrides))
+    return str(caught.value)
+
+
+def test_a_branch_is_drawn_where_it_applies(composer: Composer) -> None:
+    directory = begin(composer, CONDITIONAL, "study.n_trials=14", "study.sampler={name:tpe,n_startup_trials:4}")
+    finish(directory, FakeLauncher(rising))
+    spans = {"grpo": (0.2, 0.4), "gspo": (3e-4, 3e-3)}
+    for point in points(directory):
+        if point["algorithm"] == "rloo":
+            assert CLIP not in point
+        else:
+            low, high = spans[point["algorithm"]]
+            assert low <= point[CLIP] <= high
+    assert {name for t in optuna_trials(directory) for name in t.params} == {"algorithm", f"{CLIP}@1", f"{CLIP}@2"}
+    frozen = [t.config_file.read_text() for t in directory.trials()]
+    assert all(
+        f"clip_ratio_high: {p[CLIP]}" in text for p, text in zip(points(directory), frozen, strict=True) if CLIP in p
+    )
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsgaii", "cmaes", "qmc"])
+def test_every_sampler_is_repeatable_over_a_restart(composer: Composer, sampler: str) -> None:
+    if (needed := {"cmaes": "cmaes", "qmc": "scipy"}.get(sampler)) and find_spec(needed) is None:
+        assert "hysweep[samplers]" in refused(composer, LR, "study.n_trials=3", f"study.sampler={sampler}")
+        return
+    asked = (CONDITIONAL, f"study.sampler={sampler}", "study.seed=4")
+    whole = begin(composer, *asked, "study.n_trials=5", "study.name=whole")
+    finish(whole, FakeLauncher(rising))
+    cut = begin(composer, *asked, "study.n_trials=5", "study.name=cut")
+    fake = FakeLauncher(rising)
+    for n in (1, 3, 5):
+        finish(cut, fake, {"n_trials": n})
+    assert points(cut) == points(whole)
+
+
+def test_a_grid_by_name_runs_its_first_points(composer: Composer) -> None:
+    directory = begin(composer, "algorithm=grpo,rloo", "rollout.n=2,4", "study.sampler=grid", "study.n_trials=3")
+    finish(directory, FakeLauncher(rising))
+    assert [tuple(p.values()) for p in points(directory)] == [("grpo", 2), ("grpo", 4), ("rloo", 2)]
+    assert "no end of values" in refused(composer, LR, "study.sampler=grid", "study.n_trials=3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("study.sampler=tpee",), "did you mean tpe"),
+        (("study.sampler={name:random,n_ei_candidates:3}",), "means nothing to random"),
+        (("study.sampler.sigma0=0.1",), "cmaes read it"),
+        (("study.sampler={nam:tpe}",), "nam"),
+        (("study.pruner=mediann",), "did you mean median"),
+        (("study.pruner={name:median,percentile:20}",), "means nothing to median"),
+        (("study.pruner=threshold",), "would never prune"),
+        (("study.pruners=[{name:nan},{name:patient,share:0.3}]",), "study.pruners[2].share"),
+        (("study.pruners=[{name:nan,min_steps:0}]",), "at least 1"),
+        (("study.objectives=[{metric:critic/score/mean},{metric:gpu_hour}]",), "did you mean gpu_hours"),
+        (("study.objectives=[{metric:gpu_hours},{metric:gpu_hours}]",), "named twice"),
+        (("study.objectives=[{metric:gpu_hours,direction:up}]",), "study.objectives[1].direction"),
+        (("study.objectives=[{metric:gpu_hours},{metric:critic/score/mean}]", "study.pruner=median"), "no curve"),
+        (("study.enqueue=[{trainer.learning_rate:0.5}]",), "is not in the space"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(composer: Composer, overrides: tuple[str, ...], says: str) -> None:
+    assert says in refused(composer, LR, "study.n_trials=4", *overrides)
+
+
+def test_named_points_under_conditions(composer: Composer) -> None:
+    ask = (CONDITIONAL, "study.n_trials=2")
+    good = begin(composer, *ask, f"study.enqueue=[{{algorithm:gspo,{CLIP}:1e-3}}]")
+    finish(good, FakeLauncher(rising))
+    assert points(good)[0] == {"algorithm": "gspo", CLIP: 1e-3}
+    assert "is not in the space" in refused(composer, *ask, f"study.enqueue=[{{algorithm:gspo,{CLIP}:0.3}}]")
+    assert "does not vary at this point" in refused(composer, *ask, f"study.enqueue=[{{algorithm:rloo,{CLIP}:0.3}}]")
+    assert "depends on algorithm" in refused(composer, *ask, f"study.enqueue=[{{{CLIP}:0.3}}]")
+
+
+def test_the_configurations_own_values_run_first(composer: Composer) -> None:
+    own = composer.compose([]).trial.trainer.learning_rate
+    first = begin(composer, "algorithm=rloo,grpo", LR, "study.n_trials=2", "study.name=first")
+    finish(first, FakeLauncher(by_lr))
+    assert points(first)[0] == {"algorithm": "grpo", "trainer.learning_rate": own}
+    later = begin(composer, "algorithm=rloo,grpo", LR, "study.n_trials=1", "study.default_first=false")
+    finish(later, FakeLauncher(by_lr))
+    assert points(later)[0]["trainer.learning_rate"] != own
+
+
+def test_what_a_filter_rejects_costs_nothing_and_is_counted(composer: Composer) -> None:
+    directory = begin(
+        composer,
+        "space={trainer.learning_rate: 'tag(log,interval(1e-5,1e-1))', rollout.n: 'choice(2,4,8)',"
+        " filter: ['trainer.learning_rate < 1e-3 or rollout.n == 4']}",
+        "study.n_trials=6",
+        "study.sampler=random",
+    )
+    fake = FakeLauncher(rising)
+    finish(directory, fake)
+    assert len(fake.submitted) == len(directory.trials()) == 6
+    assert all(p["trainer.learning_rate"] < 1e-3 or p["rollout.n"] == 4 for p in points(directory))
+    rejected = [e for e in directory.events() if e["event"] == "filtered"]
+    told = optuna_trials(directory)
+    assert rejected and len(told) == 6 + len(rejected)
+    assert all(told[e["trial"]].constraints == {"feasible": 1.0} for e in rejected)
+
+
+def test_a_filter_that_leaves_little_is_still_found_or_given_up(composer: Composer) -> None:
+    few = begin(
+        composer,
+        "space={rollout.n: 'int(interval(1,60))', filter: ['rollout.n % 29 == 0']}",
+        "study.n_trials=10", "study.sampler=random", "study.default_first=false",
+    )  # fmt: skip
+    finish(few, FakeLauncher(rising))
+    assert sorted(p["rollout.n"] for p in points(few)) == [29, 58]
+    assert "rejects every point" in refused(composer, "space={rollout.n: [2,4], filter: ['rollout.n > 4']}")
+
+
+def test_replicates_are_told_as_one_by_their_mean(composer: Composer) -> None:
+    directory = begin(composer, "space={rollout.n: [2,4], seeds: 3}", "study.max_parallel=2")
+    fake = FakeLauncher(lambda p, a: [p["trainer.seed"] / 10 + p["rollout.n"]] * 3)
+    finish(directory, fake)
+    begun = [t.point() for path in fake.submitted for t in directory.trials() if path.startswith(str(t.path))]
+    assert [(p["rollout.n"], p["trainer.seed"]) for p in begun] == [(n, s) for n in (2, 4) for s in (1, 2, 3)]
+    told = optuna_trials(directory)
+    assert [t.value for t in told if t.state.name == "COMPLETE"] == [pytest.approx(2.2), pytest.approx(4.2)]
+    assert [t.state.name for t in told].count("FAIL") == 4, "the lead stands for all"
+    assert len({t.id for t in directory.trials()}) == 6
+
+
+def test_replicates_over_a_restart_and_a_failure(composer: Composer) -> None:
+    directory = begin(composer, "space={rollout.n: [2,4], seeds: [7,9]}", "study.n_trials=4")
+    fake = FakeLauncher(rising, {(1, 1): Cause.DIVERGED})
+    for n in (1, 2, 3, 4):
+        finish(directory, fake, {"n_trials": n})
+    assert len(fake.submitted) == len(set(fake.submitted)) == 4
+    assert causes(directory)[1] is Cause.DIVERGED
+    told = [t.value for t in optuna_trials(directory) if t.state.name == "COMPLETE"]
+    assert told == [pytest.approx(0.4)] * 2, "the mean of those that completed"
+    assert "no multiple of the 2 seeds" in refused(composer, "space={rollout.n: [2,4], seeds: 2}", "study.n_trials=3")
+
+
+def test_a_point_that_cannot_run_is_not_tried_with_another_seed(composer: Composer) -> None:
+    directory = begin(composer, "space={trainer.mini_batch_size: [4,7], seeds: 2}")
+    finish(directory, fake := FakeLauncher(rising))
+    assert len(fake.submitted) == 2
+    assert causes(directory).count(Cause.INFEASIBLE) == 1
+
+
+def test_several_objectives_are_all_told(composer: Composer) -> None:
+    directory = begin(
+        composer, "rollout.n=2,4,8",
+        "study.objectives=[{metric:critic/score/mean,reduce:best},{metric:gpu_hours,direction:minimize}]",
+    )  # fmt: skip
+    finish(directory, FakeLauncher(lambda p, a: [0.9 / p["rollout.n"], 0.1]))
+    assert set(causes(directory)) == {Cause.COMPLETED}
+    states = [t.state() for t in directory.trials()]
+    assert [s.value for s in states] == [s.values[0] for s in states] == [0.45, 0.225, 0.1125]
+    assert all(s.values[1] == pytest.approx(0.01) for s in states)
+    assert [t.values for t in optuna_trials(directory)] == [list(s.values) for s in states]
+
+
+def test_pruning_with_several_objectives_looks_at_a_metric_of_its_own(composer: Composer) -> None:
+    directory = begin(
+        composer, "rollout.n=2,4,8", "study.pruner={name:median,metric:critic/score/mean,min_steps:2}",
+        "study.objectives=[{metric:gpu_hours,direction:minimize},{metric:critic/score/mean}]",
+    )  # fmt: skip
+    finish(directory, FakeLauncher(lambda p, a: [1.0 / p["rollout.n"]] * 6))
+    assert causes(directory) == [Cause.COMPLETED, Cause.COMPLETED, Cause.PRUNED]
+    assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE", "COMPLETE", "PRUNED"]
+
+
+def test_a_pattern_stands_for_the_one_metric_that_fits(composer: Composer) -> None:
+    found = begin(composer, "study.metric=critic/*/mean", "study.name=found")
+    finish(found, FakeLauncher(rising))
+    assert found.trials()[0].state().value == pytest.approx(0.4)
+    none = begin(composer, "study.metric=val-core/*/acc/mean@*")
+    finish(none, FakeLauncher(rising))
+    assert "never logged val-core/*/acc/mean@*" in none.trials()[0].state().reason
+
+
+def test_the_sampler_learns_from_pruned_trials_what_they_came_to(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4", "study.pruner={name:threshold,low:0.3,min_steps:2}")
+    finish(directory, FakeLauncher(lambda p, a: [1.0 / p["rollout.n"]] * 5))
+    assert causes(directory) == [Cause.COMPLETED, Cause.PRUNED]
+    assert directory.trials()[1].state().reason == "at step 2 critic/score/mean was 0.25, below 0.3 (threshold)"
+    last = optuna_trials(directory)[1]
+    assert last.state.name == "PRUNED" and list(last.intermediate_values.values()) == [0.25]
+
+
+def test_an_old_study_with_a_sampler_by_name_is_still_read(composer: Composer) -> None:
+    directory = begin(composer, LR, "study.n_trials=1", "study.sampler=random")
+    text = directory.config_file.read_text()
+    start, end = text.index("  sampler:\n"), text.index("  seed:")
+    directory.config_file.write_text(text[:start] + "  sampler: random\n" + text[end:])
+    finish(directory, FakeLauncher(by_lr))
+    assert causes(directory) == [Cause.COMPLETED]
+
+
+def test_infinite_values_are_none(composer: Composer) -> None:
+    directory = begin(composer, "study.objectives=[{metric:critic/score/mean},{metric:gpu_hours}]")
+    finish(directory, FakeLauncher(lambda p, a: [0.1, math.inf]))
+    assert causes(directory) == [Cause.DIVERGED]
