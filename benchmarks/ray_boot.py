@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hysweep.cli.cluster import SCRIPT
-from hysweep.schema.job import Job
 from hysweep.launch.slurm import SlurmLauncher
 from hysweep.schema.groups import Cluster
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
 
 NODES = (1, 2, 4)
