@@ -80,7 +80,7 @@ def test_the_lock_covers_what_is_declared() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    declared = project["dependencies"] + extras["cpu"] + extras["report"] + extras["dev"]
+    declared = project["dependencies"] + extras["cpu"] + extras["report"] + extras["postgres"] + extras["dev"]
     locked = {
         re.split("==", line)[0].lower().replace("_", "-")
         for line in (ROOT / "constraints.txt").read_text().splitlines()

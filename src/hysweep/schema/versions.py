@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
@@ -23,13 +24,16 @@ class Misfit:
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
     """The versions of those packages that are installed here."""
-    found = {}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {name: found for name in packages if (found := _version(name)) is not None}
+
+
+@cache
+def _version(name: str) -> str | None:
+    """Read once: a process goes on with what it began with."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def unfit(required: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Misfit]:

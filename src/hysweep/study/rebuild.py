@@ -98,6 +98,7 @@ def _state_of(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[Stat
                 state = State(
                     Status.ENDED,
                     attempt=newest,
+                    job_id=next((str(e["job"]) for e in reversed(events) if e.get("event") == "submitted"), None),
                     cause=Cause(event["cause"]),
                     reason=str(event.get("reason") or ""),
                     value=float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None,

@@ -73,11 +73,15 @@ class AttemptDirectory:
         return self.path / "metrics.jsonl"
 
     def prepare(self, job: dict[str, Any]) -> None:
-        """Write what the node will run. The secrets of the environment are not among it."""
+        """Write what the node will run. The secrets of the environment are not among it.
+
+        Not for a power cut: what is not there after one is written again before it is submitted.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.path / "overrides.txt", "\n".join(job["overrides"]) + "\n")
-        write_json(self.path / "env.json", job["env"])
-        write_json(self.path / "job.json", job)
+        text = "\n".join(job["overrides"]) + "\n"
+        write_text(self.path / "overrides.txt", text, survives_power_cut=False)
+        write_json(self.path / "env.json", job["env"], survives_power_cut=False)
+        write_json(self.path / "job.json", job, survives_power_cut=False)
 
     @property
     def is_prepared(self) -> bool:
@@ -285,7 +289,8 @@ class StudyDirectory:
 
     def log(self, event: str, **details: Any) -> None:
         """One decision, one line of events.jsonl."""
-        append_line(self.path / "events.jsonl", {"time": time.time(), "event": event, **details})
+        record = {"time": time.time(), "event": event, **details}
+        append_line(self.path / "events.jsonl", record, survives_power_cut=False)
 
     def events(self) -> Iterator[dict[str, Any]]:
         return read_lines(self.path / "events.jsonl")

@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import Any
 
 
-def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace `path` as one step: readers see the old text or the new one, also after a power cut."""
+def write_text(path: Path, text: str, mode: int = 0o644, survives_power_cut: bool = True) -> None:
+    """Replace `path` as one step: readers see the old text or the new one, also after a power cut where that is asked
+    for; it takes the disk some milliseconds."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if survives_power_cut:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
-    write_text(path, json.dumps(value, indent=1, default=str) + "\n", mode)
+def write_json(path: Path, value: Any, mode: int = 0o644, survives_power_cut: bool = True) -> None:
+    write_text(path, json.dumps(value, indent=1, default=str) + "\n", mode, survives_power_cut)
 
 
 def read_json(path: Path) -> Any | None:
@@ -53,7 +55,7 @@ def claim(path: Path, text: str) -> bool:
     return True
 
 
-def append_line(path: Path, record: dict[str, Any]) -> None:
+def append_line(path: Path, record: dict[str, Any], survives_power_cut: bool = True) -> None:
     """Add one JSON line by one write. If the last writer died in mid-line, its fragment is ended first."""
     line = (json.dumps(record, default=str) + "\n").encode()
     with open(path, "ab+") as file:
@@ -64,7 +66,8 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
                 line = b"\n" + line
         file.write(line)
         file.flush()
-        os.fsync(file.fileno())
+        if survives_power_cut:
+            os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,33 @@
+"""A hysweep whose trials run a bare trainer, with a stand-in for Ray: `python -m tests.slurm.bare_study VERB WORDS`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hysweep.cli import main
+from hysweep.schema import Trial
+from hysweep.schema.job import Job
+from hysweep.study import controller
+
+TRAINERS = Path(__file__).parent / "trainers"
+
+
+def compile_bare(trial: Trial, directory: Path, label: str) -> Job:
+    """What BARE_WORDS says instead of verl, on one node."""
+    return Job(
+        module="driver",
+        overrides=tuple(os.environ.get("BARE_WORDS", "metrics=1").split()),
+        env={"PYTHONPATH": os.pathsep.join(map(str, (TRAINERS / "stand_in", TRAINERS)))},
+        launcher="slurm",
+        ray_cpus=1,
+        ray_gpus=0,
+        object_store_gib=0.1,
+        timeout_min=5,
+        site=trial.cluster,
+    )
+
+
+if __name__ == "__main__":
+    controller.compile_trial = compile_bare  # type: ignore[assignment]
+    main()

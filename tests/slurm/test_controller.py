@@ -1,0 +1,130 @@
+"""The controller on a real scheduler: killed and gone on with, paused, as a job of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hysweep.compose import Composer
+from hysweep.study import define
+from hysweep.track import Cause, Status, StudyDirectory
+from tests.slurm.conftest import Cluster
+
+pytestmark = pytest.mark.slurm
+
+ROOT = Path(__file__).parents[2]
+KILLS = 10
+BARE = [sys.executable, "-m", "tests.slurm.bare_study"]
+
+
+def begin(cluster: Cluster, composer: Composer, name: str, *words: str) -> StudyDirectory:
+    site = ("cluster=testcluster", "cluster.nodes=1", f"study.root={cluster.shared}/studies", f"study.name={name}")
+    definition = define(composer.compose([*site, "study.poll_s=0.2", "study.sampler=random", *words]))
+    definition.directory.create(definition.to_yaml(), composer.snapshot())
+    return definition.directory
+
+
+def environment(cluster: Cluster, words: str) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return cluster.submit_env | {"BARE_WORDS": words, "PYTHONPATH": path}
+
+
+def wait(until: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_ten_kills_lose_nothing_and_run_nothing_twice(cluster: Cluster, composer: Composer) -> None:
+    lr = "trainer.learning_rate=tag(log,interval(1e-4,1e-2))"
+    directory = begin(cluster, composer, "storm", lr, "study.n_trials=8", "study.max_parallel=4")
+    env, rng = environment(cluster, "metrics=1 sleep=2"), random.Random(7)
+    log = open(directory.path / "said.log", "ab")  # noqa: SIM115
+    hit = 0
+    for _ in range(KILLS):
+        child = subprocess.Popen([*BARE, "resume", str(directory.path)], env=env, cwd=ROOT, stdout=log, stderr=log)
+        time.sleep(rng.uniform(1.5, 5.5))
+        child.send_signal(signal.SIGKILL)
+        hit += child.wait() == -signal.SIGKILL
+    done = subprocess.run(
+        [*BARE, "resume", str(directory.path)], env=env, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = directory.trials()
+    assert hit >= KILLS // 2, "most came before the end"
+    assert [t.number for t in trials] == list(range(8))
+    assert [t.state().cause for t in trials] == [Cause.COMPLETED] * 8
+    assert [t.state().value for t in trials] == [0.5] * 8
+    assert [len(t.attempts()) for t in trials] == [1] * 8
+    # by the scheduler's own book: as many jobs as attempts
+    said = cluster.exec(["sacct", "-n", "-X", "-P", "-a", "-o", "JobName"]).stdout.splitlines()
+    assert sorted(n.split("-")[1] for n in said if n.startswith("storm-")) == [f"{n:04d}" for n in range(8)]
+    ledger = directory.ledger()
+    assert len(ledger) == 8 and all(e.gpu_hours > 1.5 / 3600 for e in ledger)
+
+
+def test_a_pause_holds_what_is_queued_and_a_resume_lets_it_go(cluster: Cluster, composer: Composer) -> None:
+    alone = ("cluster.exclude='node[2-4]'", "cluster.use_exclusive=true")
+    directory = begin(cluster, composer, "paused", "rollout.n=2,4", "study.max_parallel=2", *alone)
+    env = environment(cluster, "metrics=1 sleep=20")
+
+    def bare(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*BARE, *words, str(directory.path)], env=env, cwd=ROOT, capture_output=True, text=True)
+
+    ticked = bare("tick", "--json")
+    assert json.loads(ticked.stdout)["submitted"] == 2, ticked.stderr
+    first, second = directory.trials()
+    wait(lambda: first.attempt(1).claimed())
+    paused = bare("pause")
+    assert paused.returncode == 0 and "1 running go on, 1 are held" in paused.stdout, paused.stdout + paused.stderr
+    job = second.state().job_id
+    assert cluster.exec(["squeue", "-h", "-j", job, "-o", "%r"]).stdout.strip() == "JobHeldUser"
+    wait(lambda: first.attempt(1).end(), 60)
+    assert second.attempt(1).claimed() is None
+    done = bare("resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [t.state().cause for t in directory.trials()] == [Cause.COMPLETED] * 2
+    booked = {e.trial: e for e in directory.ledger()}
+    assert booked[1].queued_h * 3600 > 10, "by the scheduler's record"
+
+
+def test_a_controller_of_its_own_job_goes_on_over_its_time_limit(cluster: Cluster, composer: Composer) -> None:
+    """It is told that its time is near (here at once), leaves, queues itself again, and goes on to the end."""
+    directory = begin(cluster, composer, "detached", "rollout.n=2,4", "study.max_parallel=1")
+    env = environment(cluster, "metrics=1 sleep=4")
+    done = subprocess.run(
+        [*BARE, "resume", "--detach", str(directory.path)], env=env, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "SLURM job" in done.stdout, done.stdout + done.stderr
+    again = subprocess.run(
+        [*BARE, "resume", "--detach", str(directory.path)], env=env, cwd=ROOT, capture_output=True, text=True
+    )
+    assert again.returncode == 2 and "is to drive this study already" in again.stderr
+    job = json.loads((directory.path / "controller.json").read_text())["job"]
+    # the batch script runs hysweep itself: its trials would be real ones
+    script = (directory.path / "controller.sbatch").read_text()
+    assert "--signal=B:USR1@120" in script and "#SBATCH --requeue" in script
+    cluster.exec(["scancel", job])
+    wait(lambda: job not in cluster.queue())
+    bare = script.replace("-m hysweep resume", "-m tests.slurm.bare_study resume")
+    (directory.path / "controller.sbatch").write_text(bare.replace("\ncd ", f"\ncd {ROOT}; : "))
+    job = cluster.exec(["sbatch", "--parsable", str(directory.path / "controller.sbatch")], env=env).stdout.strip()
+    log = directory.path / "controller.log"
+    wait(lambda: directory.driver_file.exists() and directory.trials())
+    wait(lambda: directory.trials()[0].state().status is Status.SUBMITTED)
+    cluster.exec(["scancel", "--batch", "--signal=USR1", job])
+    wait(lambda: "queued again" in log.read_text())
+    wait(lambda: len(directory.trials()) == 2 and directory.trials()[1].state().is_final, 240)
+    assert [t.state().cause for t in directory.trials()] == [Cause.COMPLETED] * 2, log.read_text()
+    assert all(len(t.attempts()) == 1 for t in directory.trials())
+    cluster.wait_state(job, "COMPLETED", timeout=90)
