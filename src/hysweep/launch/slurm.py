@@ -43,6 +43,7 @@ class SlurmLauncher:
         self._looked = self._changed = float("-inf")
 
     def plan(self, job: Job, attempt: AttemptDirectory) -> str:
+        job = snapshot(job, attempt.trial.path.parent.parent, writes=False)
         text = script(job, attempt, job_name(attempt))
         dropped = command.foreign(os.environ)
         users = sorted(name for name in os.environ if name.startswith("SBATCH_"))
