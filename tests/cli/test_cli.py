@@ -21,8 +21,8 @@ def cold(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
 
 
-VERBS = ["run", "show", "check", "plan", "estimate", "layouts", "import", "status", "logs", "resume", "cancel",
-         "report", "doctor", "setup", "completion"]  # fmt: skip
+VERBS = ["run", "show", "check", "plan", "estimate", "layouts", "import", "status", "logs", "resume", "tick",
+         "pause", "cancel", "rebuild", "report", "doctor", "setup", "completion"]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["check", "rollout.n=1"], ["run", "x=1"], ["nope"]])

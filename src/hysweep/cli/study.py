@@ -254,7 +254,17 @@ def _changes(overrides: list[str]) -> dict[str, object]:
     ]:
         raise BadInput(*faults)
     study = Composer().compose(overrides).study
-    return {name: getattr(study, name) for name in settings.values()}
+    changes: dict[str, object] = {}
+    for key, name in settings.items():
+        leaf = key.removeprefix("study.").partition(".")[2]
+        value = getattr(study, name)
+        if leaf:
+            group = changes.setdefault(name, {})
+            assert isinstance(group, dict)
+            group[leaf] = getattr(value, leaf)
+        else:
+            changes[name] = value
+    return changes
 
 
 def _as_json(record: StudyRecord) -> dict[str, Any]:

@@ -17,8 +17,17 @@ def as_plain(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in changes.items()}
 
 
+def later(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes after earlier ones, both plain: of a group, what is not named again stays."""
+    both = dict(before)
+    for name, value in changes.items():
+        is_group = isinstance(value, dict) and isinstance(both.get(name), dict)
+        both[name] = both[name] | value if is_group else value
+    return both
+
+
 def changed(study: Study, changes: Mapping[str, Any]) -> Study:
-    """A study with other settings; whole groups of them too."""
-    merged = OmegaConf.merge(OmegaConf.structured(Study), OmegaConf.create(dict(changes)))
+    """A study with other settings; of a group, those that are named."""
+    merged = OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(dict(changes)))
     typed = OmegaConf.to_object(merged)
     return replace(study, **{name: getattr(typed, name) for name in changes})

@@ -32,7 +32,7 @@ from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launche
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Cluster, Objective, Trial, nearest, trial_id
-from hysweep.study.changes import as_plain, changed
+from hysweep.study.changes import as_plain, changed, later
 from hysweep.study.definition import load_definition
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import Ledger, booking, worst_case
@@ -86,7 +86,7 @@ class Controller:
         self._composer = Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
         asked = load_definition(directory, self._composer)
         self._composer.freeze(asked.env)
-        self._changes = directory.changes() | as_plain(changes or {})
+        self._changes = later(directory.changes(), as_plain(changes or {}))
         self.definition = replace(asked, study=changed(asked.study, self._changes))
         self._lock = StudyLock(directory)
         self._placed: dict[tuple[Path, int], Trial] = {}

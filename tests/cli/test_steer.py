@@ -1,0 +1,102 @@
+"""tick, pause, resume, rebuild as a person meets them. No trainer runs here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hysweep.compose import Composer
+from hysweep.study import define
+from hysweep.study.lease import StudyLock
+from hysweep.track import StudyDirectory
+
+from .test_cli import hysweep
+
+
+@pytest.fixture
+def study(composer: Composer) -> StudyDirectory:
+    """One whose time is over before it began, so that no step starts anything."""
+    definition = define(composer.compose(["rollout.n=2,4", "study.max_hours=0", "study.name=s"]))
+    definition.directory.create(definition.to_yaml(), composer.snapshot())
+    return definition.directory
+
+
+def test_a_tick_does_one_step_and_says_how_it_stands(study: StudyDirectory) -> None:
+    answer = hysweep("tick", "outputs/s")
+    assert answer.returncode == 1, "it is over, and nothing completed"
+    assert answer.stdout == "over: 0 hours have passed since it began (study.max_hours)\n"
+    facts = json.loads(hysweep("tick", "outputs/s", "--json").stdout)
+    assert facts["is_over"] and facts["submitted"] == facts["in_flight"] == 0 and facts["best"] is None
+    assert not study.driver_file.exists()
+
+
+@pytest.mark.parametrize("verb", ["tick", "pause", "rebuild", "resume"])
+def test_what_is_no_study_is_said(verb: str) -> None:
+    answer = hysweep(verb, "outputs/nope")
+    assert answer.returncode == 2 and "holds no study" in answer.stderr
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize("verb", ["tick", "rebuild", "resume"])
+def test_the_second_one_is_told_who_drives_it(study: StudyDirectory, verb: str) -> None:
+    (lock := StudyLock(study)).acquire()
+    answer = hysweep(verb, "outputs/s")
+    lock.release()
+    assert answer.returncode == 2
+    assert "driven by process" in answer.stderr and "a study has one controller" in answer.stderr
+
+
+def test_a_pause_is_seen_and_a_resume_ends_it(study: StudyDirectory) -> None:
+    answer = hysweep("pause", "outputs/s")
+    assert answer.returncode == 0 and answer.stdout.startswith("paused; 0 running go on, 0 are held in the queue")
+    assert "paused" in hysweep("status", "outputs/s").stdout
+    assert json.loads(hysweep("status", "outputs/s", "--json").stdout)["is_paused"]
+    (lock := StudyLock(study)).acquire()
+    answer = hysweep("resume", "outputs/s")
+    lock.release()
+    assert answer.returncode == 0 and "no longer paused; driven by process" in answer.stdout
+    assert not study.is_paused
+    assert [e["event"] for e in study.events()] == ["paused", "resumed"]
+
+
+def test_what_a_resume_changes_stays_changed(study: StudyDirectory) -> None:
+    hysweep("resume", "outputs/s", "study.controller.partition=cpu", "study.n_trials=1")
+    hysweep("resume", "outputs/s", "study.controller.time_min=60", "study.budget_gpu_hours=7")
+    changes = {"controller": {"partition": "cpu", "time_min": 60}, "n_trials": 1, "budget_gpu_hours": 7.0}
+    assert study.changes() == changes
+    assert "7" in hysweep("status", "outputs/s").stdout.splitlines()[0]
+    answer = hysweep("resume", "outputs/s", "study.seed=3")
+    assert answer.returncode == 2 and "cannot change" in answer.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "plan", "check"])
+def test_a_password_is_repeated_nowhere(verb: str) -> None:
+    answer = hysweep(verb, "-m", "rollout.n=2,4", "study.storage='postgresql://me:geheim@h/d'")
+    assert answer.returncode == 2 and "PGPASSWORD" in answer.stderr
+    assert "geheim" not in answer.stdout + answer.stderr and "Traceback" not in answer.stderr
+    assert not Path("outputs").exists()
+
+
+def test_a_budget_below_one_trial_is_refused_before_anything_is_written() -> None:
+    answer = hysweep("run", "study.budget_gpu_hours=0.1")
+    assert answer.returncode == 2 and "study.budget_gpu_hours = 0.1: one trial may take" in answer.stderr
+    assert not Path("outputs").exists()
+
+
+def test_a_controller_s_job_asks_for_little_and_says_when_its_time_is_near(study: StudyDirectory) -> None:
+    from dataclasses import replace
+
+    from hysweep.schema import Cluster, ControllerJob, Study
+    from hysweep.study.detach import script
+
+    site = Cluster(name="c", launcher="slurm", partition="gpu", account="me", modules=["python/3.11"])
+    asked = Study(name="my study", controller=ControllerJob(partition="cpu", time_min=90))
+    text = script(study, asked, site)
+    for line in ("--partition=cpu", "--account=me", "--time=90", "--requeue", "--signal=B:USR1@120", "--mem=2048M"):
+        assert f"#SBATCH {line}\n" in text
+    assert "#SBATCH --job-name='my study-controller'" in text and "--qos" not in text
+    assert text.rstrip().endswith(f"-m hysweep resume {study.path} --as-job")
+    assert "module load python/3.11" in text
+    assert "--partition=gpu" in script(study, replace(asked, controller=ControllerJob()), site)
