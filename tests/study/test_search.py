@@ -8,8 +8,10 @@ from importlib.util import find_spec
 import pytest
 
 from hysweep.compose import Composer
+from hysweep.report import read_study
 from hysweep.schema import BadInput
 from hysweep.study import define
+from hysweep.study.controller import Controller
 from hysweep.track import Cause, StudyDirectory
 
 from .fake import FakeLauncher
@@ -229,3 +231,62 @@ def test_infinite_values_are_none(composer: Composer) -> None:
     directory = begin(composer, "study.objectives=[{metric:critic/score/mean},{metric:gpu_hours}]")
     finish(directory, FakeLauncher(lambda p, a: [0.1, math.inf]))
     assert causes(directory) == [Cause.DIVERGED]
+
+
+def test_the_best_are_confirmed_with_new_seeds(composer: Composer) -> None:
+    """Trial 2 is the luckiest of the search; with other seeds its neighbour is better."""
+
+    def luck(point: dict, attempt: int) -> list[float]:
+        n, seed = point["rollout.n"], point.get("trainer.seed")
+        return [{2: 0.1, 4: 0.6, 8: 0.9}[n] if seed is None else {2: 0.1, 4: 0.6, 8: 0.3}[n]] * 2
+
+    ask = ("rollout.n=2,4,8", "study.confirm={top:2,seeds:2}", "study.max_parallel=2")
+    directory = begin(composer, *ask)
+    fake = FakeLauncher(luck)
+    why = finish(directory, fake)
+    assert why == "all 3 trials were made"
+    more = [t.point() for t in directory.trials()][3:]
+    assert sorted(p["rollout.n"] for p in more) == [4, 4, 8, 8]
+    assert len({p["trainer.seed"] for p in more}) == 2
+    own = composer.compose([]).trial.trainer.seed
+    assert own not in {p["trainer.seed"] for p in more}
+    finish(directory, fake)
+    assert len(fake.submitted) == 7, "once is enough"
+    record = read_study(directory)
+    assert record.best is not None and record.best.point["rollout.n"] == 4
+    told = [t.state.name for t in optuna_trials(directory)]
+    assert told == ["COMPLETE"] * 3 + ["FAIL"] * 4
+    assert "trainer.seed is searched" in refused(composer, "trainer.seed=1,2", "study.confirm.top=1")
+
+
+def test_confirmation_over_restarts_and_with_replicates(composer: Composer) -> None:
+    whole = begin(composer, "space={rollout.n: [2,4], seeds: 2}", "study.confirm={top:1,seeds:3}")
+    fake = FakeLauncher(lambda p, a: [p["rollout.n"] / 10] * 2)
+    for _ in range(60):
+        with Controller(whole, launchers=lambda name: fake) as c:
+            if not c.tick():
+                break
+    assert len(fake.submitted) == len(set(fake.submitted)) == 7
+    assert [p["rollout.n"] for p in points(whole)].count(4) == 5
+    told = [t for t in optuna_trials(whole) if t.state.name == "COMPLETE"]
+    assert [t.value for t in told] == [pytest.approx(0.2), pytest.approx(0.4)]
+
+
+def test_a_result_of_another_study_is_taken_where_that_is_asked_for(composer: Composer) -> None:
+    old = begin(composer, "rollout.n=2,4", "study.name=old")
+    finish(old, FakeLauncher(lambda p, a: [0.9, p["rollout.n"] / 10], {(1, 1): Cause.DIVERGED}))
+    new = begin(composer, "rollout.n=2,4,8", "study.name=new", "study.reuse=true", "study.reduce=best")
+    fake = FakeLauncher(rising)
+    finish(new, fake)
+    assert len(fake.submitted) == 2, "what diverged there is run here"
+    first = new.trials()[0]
+    state = first.state()
+    assert (state.cause, state.value) == (Cause.COMPLETED, 0.9), "by this study's objective"
+    assert state.reason == "reused: trial 0 of old is the same training"
+    assert first.curve("critic/score/mean") == old.trials()[0].curve("critic/score/mean")
+    assert [e.trial for e in new.ledger()] == [1, 2]
+    assert optuna_trials(new)[0].value == 0.9
+    for name, more in {"longer": "trainer.total_steps=9", "plain": "study.reuse=false"}.items():
+        again = begin(composer, "rollout.n=2", f"study.name={name}", "study.reuse=true", more)
+        finish(again, other := FakeLauncher(rising))
+        assert len(other.submitted) == 1, name

@@ -344,7 +344,12 @@ class StudyRecord:
 
     def replicates(self, trial: TrialRecord) -> tuple[TrialRecord, ...]:
         """The trials of the same point with other seeds, and the trial itself."""
-        return self._by_point[_point_key(trial)] if self.seeds else (trial,)
+        return self._by_point[_point_key(trial)] if self.has_replicates else (trial,)
+
+    @property
+    def has_replicates(self) -> bool:
+        """Whether points are run with several seeds: all of them, or the best to confirm them."""
+        return len(self.seeds) > 1 or bool(_whole(_mapping(self.settings.get("confirm")).get("top")))
 
     def mean(self, trial: TrialRecord) -> Mean | None:
         """Of the replicates of a trial's point that completed."""
@@ -360,20 +365,22 @@ class StudyRecord:
 
     @property
     def ranked(self) -> tuple[TrialRecord, ...]:
-        """Completed trials best first (of replicates, by the mean of their point), then those under way, then pruned
-        ones, then the rest."""
+        """Completed trials best first, of replicates by the mean of their point, and points that were confirmed before
+        others; then those under way, then pruned ones, then the rest."""
         order = list(Standing)
         group = {Standing.COMPLETED: -1}
         means = {key: mean_of([t.value for t in trials if t.standing is Standing.COMPLETED and t.value is not None])
-                 for key, trials in (self._by_point.items() if self.seeds else ())}  # fmt: skip
+                 for key, trials in (self._by_point.items() if self.has_replicates else ())}  # fmt: skip
 
-        def key(trial: TrialRecord) -> tuple[int, float, int]:
+        def key(trial: TrialRecord) -> tuple[float, float, int]:
             value = trial.latest
+            place: float = group.get(trial.standing, order.index(trial.standing))
             if trial.standing is Standing.COMPLETED and (mean := means.get(_point_key(trial))) is not None:
                 value = mean.mean
+                place -= mean.count > max(1, len(self.seeds))
             known = math.inf if value is None or not math.isfinite(value) else value
             badness = -known if self.is_maximised and known != math.inf else known
-            return group.get(trial.standing, order.index(trial.standing)), badness, trial.number
+            return place, badness, trial.number
 
         return tuple(sorted(self.trials, key=key))
 

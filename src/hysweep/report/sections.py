@@ -367,7 +367,7 @@ def _leaderboard(view: View) -> Html | None:
         Column("trial", is_head=True, class_="nowrap"),
         *(Column(names[key], figures.is_numeric(record, key), key=key) for key in record.keys),
         Column("value", True),
-        *([Column("mean ± 95 %", True)] if len(record.seeds) > 1 else []),
+        *([Column("mean ± 95 %", True)] if record.has_replicates else []),
         *(Column(words.metric(goal.metric), True, key=goal.metric) for goal in record.goals[1:]),
         Column("state"),
         Column("steps", True),
@@ -396,7 +396,7 @@ def _leaderboard(view: View) -> Html | None:
 def _more_values(record: StudyRecord, trial: TrialRecord) -> list[Cell]:
     """The mean over seeds, and the other objectives, where a study has them."""
     cells = []
-    if len(record.seeds) > 1:
+    if record.has_replicates:
         mean = record.mean(trial)
         text = words.number(mean.mean if mean else None)
         if mean and mean.half_width is not None:

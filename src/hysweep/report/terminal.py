@@ -147,7 +147,7 @@ def _circumstances(before: TrialRecord | None, after: TrialRecord, study: StudyR
         at = ""
     remarks = [after.reason] if after.reason else []
     if after.standing is Standing.COMPLETED:
-        remarks = [words.number(after.value), *(["the best so far"] if after is study.best else [])]
+        remarks = [words.number(after.value), *(["the best so far"] if after is study.best else []), *remarks]
     elif after.standing is Standing.PRUNED and not remarks:
         remarks = [words.number(after.latest)]
     return f"{phase}{at}" + (f" ({', '.join(remarks)})" if remarks else "")
@@ -195,7 +195,7 @@ def _starred(record: StudyRecord) -> set[int]:
 
 def _means(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[_Column]:
     """With seeds: the mean of a trial's point and the half of its 95 % interval."""
-    if len(record.seeds) < 2:
+    if not record.has_replicates:
         return []
     means = [record.mean(t) for t in trials]
     texts = words.aligned([m.mean if m else None for m in means])

@@ -104,6 +104,14 @@ class Objective:
     last: int = knob(5, "mean_last: the mean of so many last values", learned=False, low=1)
 
 
+@dataclass(kw_only=True, slots=True)
+class Confirm:
+    """When the search is over, the best points are run again with new seeds: a winner is more than luck."""
+
+    top: int = knob(0, "so many points; 0: none", learned=False, low=0)
+    seeds: int = knob(3, "with so many new seeds each", learned=False, low=1)
+
+
 def spell_out(study: MutableMapping[Any, Any]) -> None:
     """`sampler: tpe`, `pruner: median` and `pruners: [nan]` as they are in full, in what a file says of a study."""
     for part in ("sampler", "pruner"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hysweep.schema.knob import knob
-from hysweep.schema.search import Objective, Pruner, Sampler
+from hysweep.schema.search import Confirm, Objective, Pruner, Sampler
 
 
 @dataclass(kw_only=True, slots=True)
@@ -78,6 +78,7 @@ class Study:
     pruners: list[Pruner] = knob(
         factory=list, doc="more of them, each as study.pruner; the first that gives a trial up does", learned=False
     )
+    confirm: Confirm = field(default_factory=Confirm)
     default_first: bool | None = knob(
         None,
         "the configuration's own values run first, where the space has them; null: unless `enqueue` names what does",
@@ -85,6 +86,9 @@ class Study:
     )
     enqueue: list[dict[str, Any]] = knob(
         factory=list, doc="points that run first, before the sampler is asked", learned=False
+    )
+    reuse: bool = knob(
+        False, "a trial that another study under `root` has completed does not run: its result is taken", learned=False
     )
     budget_gpu_hours: float | None = knob(
         None,

@@ -39,7 +39,8 @@ from hysweep.study.ledger import Ledger, booking, worst_case
 from hysweep.study.notify import Notifier
 from hysweep.study.objective import GPU_HOURS, value_of
 from hysweep.study.pruners import Other, reason_to_prune
-from hysweep.study.replicates import missing, outcome, same_point
+from hysweep.study.replicates import is_confirmation, missing, outcome, same_point, unconfirmed
+from hysweep.study.reuse import copy_metrics, find_result
 from hysweep.study.search import Search
 from hysweep.study.stopping import Progress, last_mark
 from hysweep.study.storage import Unreachable, open_storage, reaching
@@ -123,6 +124,9 @@ class Controller:
         self._ledger = Ledger(self.directory)
         self._notifier = Notifier(self.directory, self.definition.study.notify)
         self._progress = Progress(self.definition.study, (state for _, state in self._trials.ended()))
+        space, confirms = self.definition.space, self.definition.study.confirm.top > 0
+        self._confirmations = {t.number for t in self._trials if confirms and is_confirmation(t.point(), space)}
+        self._is_confirmed = False
         self._search = Search(self.definition, open_storage(self.definition.study, self.directory), self._trials.points)
         self._is_settled = False
         self._settle()
@@ -170,27 +174,43 @@ class Controller:
 
     def why_no_more(self) -> str | None:
         """Why no further trial is asked for; None while one may be."""
-        study, made = self.definition.study, len(self._trials)
+        study = self.definition.study
         if self.directory.is_cancel_requested:
             return "cancelled"
         if self._cut_short:
             return None
-        if made >= self.definition.n_trials:
-            return f"all {made} trials were made" if made != 1 else "its one trial was made"
-        if self._exhausted:
-            rejected = " or is rejected by a filter" if self.definition.space.filters else ""
-            return f"the sampler brings nothing new: every point that it proposes has run{rejected}"
         if self._is_beyond(self._ledger.spent + self._least) or (
             study.budget_gpu_hours is not None and self._ledger.spent >= study.budget_gpu_hours
         ):
             spent = f"{self._ledger.spent:.4g} are spent, and a trial may take {self._least:.4g}"
             return f"the budget of {study.budget_gpu_hours:g} GPU-hours is used: {spent}"
-        if why := self._progress.why_stop(study, (time.time() - self.definition.created) / 3600):
-            return why
         first = [state.cause for _, state in itertools.islice(self._trials.ended(), FIRST_FAILURES)]
         if len(first) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in first):
             return f"the first {FIRST_FAILURES} trials ended by {first[0]}: mend the configuration"
-        return None
+        why = self._why_searched()
+        return None if why is not None and self._has_to_confirm() else why
+
+    def _why_searched(self) -> str | None:
+        """Why the search is over, but for what cuts a study short."""
+        made = len(self._trials) - len(self._confirmations)
+        if made >= self.definition.n_trials:
+            return f"all {made} trials were made" if made != 1 else "its one trial was made"
+        if self._exhausted:
+            rejected = " or is rejected by a filter" if self.definition.space.filters else ""
+            return f"the sampler brings nothing new: every point that it proposes has run{rejected}"
+        hours = (time.time() - self.definition.created) / 3600
+        return self._progress.why_stop(self.definition.study, hours)
+
+    def _has_to_confirm(self) -> bool:
+        """Whether a point is, or may still have to be, run with new seeds."""
+        if not self.definition.study.confirm.top or self._is_confirmed:
+            return False
+        return any(t.number not in self._confirmations for t in self._trials.live) or self._unconfirmed() is not None
+
+    def _unconfirmed(self) -> tuple[int, int] | None:
+        found = unconfirmed(list(self._trials), self._confirmations, self.definition.study, self.definition.space)
+        self._is_confirmed = found is None
+        return found
 
     @property
     def site(self) -> Cluster:
@@ -287,6 +307,8 @@ class Controller:
             return
         self._curves[trial.number] = (seen.st_mtime_ns, seen.st_size)
         study, number = self.definition.study, trial.number
+        if number in self._confirmations:
+            return  # what confirms is run to its end
         steps = trial.metrics() if study.rules else {}
         if not steps or (last := max(steps)) <= (since := self._search.judged(number)):
             return
@@ -450,7 +472,11 @@ class Controller:
     def _tell(self, trial: TrialDirectory) -> None:
         """The sampler hears of a point when that is known: of replicates when all have ended."""
         seeds = self.definition.space.seeds
-        group = same_point(list(self._trials), trial) if seeds else [trial]
+        if trial.number in self._confirmations:
+            self._search.tell_failed(trial.number)  # the sampler has been told of this point
+            return
+        searched = [t for t in self._trials if t.number not in self._confirmations] if seeds else []
+        group = same_point(searched, trial) if seeds else [trial]
         told = outcome(group, seeds)
         if told is None:
             return
@@ -488,6 +514,10 @@ class Controller:
         while self._has_room() and self.why_no_more() is None:
             if self._begin_replicate():
                 continue
+            if self._why_searched() is not None:
+                if self._begin_confirmation():
+                    continue
+                return
             number, point = self._search.ask()
             if self._place(number, point):
                 repeats = 0
@@ -503,13 +533,28 @@ class Controller:
 
     def _begin_replicate(self) -> bool:
         """A point that has not yet been run with all its seeds goes before a new one."""
-        trials = list(self._trials) if self.definition.space.seeds else []
+        seeds = self.definition.space.seeds
+        trials = [t for t in self._trials if t.number not in self._confirmations] if len(seeds) > 1 else []
         found = missing(trials, self.definition.space.seeds)
         if found is None:
             return False
         lead, seed = found
         point = next(t.point() for t in trials if t.number == lead)
         return self._place(self._search.replicate(lead, point, seed), point | {SEED: seed})
+
+    def _begin_confirmation(self) -> bool:
+        if any(t.number not in self._confirmations for t in self._trials.live):
+            return False  # the best are not known yet
+        if (found := self._unconfirmed()) is None:
+            return False
+        lead, seed = found
+        point = next(t.point() for t in self._trials if t.number == lead) | {SEED: seed}
+        number = self._search.replicate(lead, point, seed)
+        self._confirmations.add(number)
+        if not self._place(number, point):
+            self._is_confirmed = True  # the same training is in the study already
+            return False
+        return True
 
     def _has_room(self) -> bool:
         if self._is_busy or self._trials.in_flight >= self.definition.study.max_parallel:
@@ -550,6 +595,11 @@ class Controller:
         trial = self._trials.add(number, identity, trial_yaml(trial_config), point)
         self._placed[trial.path, 0] = self._placed[trial.path, 1] = trial_config
         self.directory.log("asked", trial=number, id=identity, point=point)
+        goals = definition.study.goals
+        if definition.study.reuse and (old := find_result(self.directory, identity, trial_config, goals)):
+            copy_metrics(old, trial.attempt(1))
+            self._end(trial, self._trials.state(trial).but(attempt=1), Cause.COMPLETED, str(old), old.values)
+            return True
         self._submit(trial, self._trials.state(trial))
         return True
 

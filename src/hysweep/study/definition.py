@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import hysweep
-from hysweep.compose import Choice, Composer, Composition, Conditional, Interval, Point, Space, Zip
+from hysweep.compose import SEED, Choice, Composer, Composition, Conditional, Interval, Point, Space, Zip
 from hysweep.schema import BadInput, Problem, Pruner, Sampler, Study, suggest
 from hysweep.schema.override import emit
 from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
@@ -305,6 +305,8 @@ def _check_search(study: Study, space: Space) -> list[Problem]:
         less = study.n_trials // n * n
         cure = f"give {less or n} or {less + n}" if less else f"give {n}"
         faults.append(Problem("study.n_trials", study.n_trials, f"is no multiple of the {n} seeds", cure))
+    if study.confirm.top and SEED in space:
+        faults.append(Problem("study.confirm", study.confirm.top, f"{SEED} is searched", "leave one of the two out"))
     if space.size == 0:
         faults.append(
             Problem("space.filter", "; ".join(f.text for f in space.filters), "rejects every point", "mend it")

@@ -145,7 +145,8 @@ class Search:
     def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         space = self._definition.space
         point = space.walk(lambda name, parameter: _suggest_one(trial, name, parameter))
-        return point | ({SEED: trial.user_attrs.get(SEED, space.seeds[0])} if space.seeds else {})
+        seed = trial.user_attrs.get(SEED, space.seeds[0] if space.seeds else None)
+        return point if seed is None else point | {SEED: seed}
 
     def _params(self, point: dict[str, Any]) -> dict[str, Any]:
         return {name: _stored(p, value) for name, (p, value) in self._definition.space.parameters_of(point).items()}
