@@ -241,6 +241,7 @@ def test_the_best_are_confirmed_with_new_seeds(composer: Composer) -> None:
         return [{2: 0.1, 4: 0.6, 8: 0.9}[n] if seed is None else {2: 0.1, 4: 0.6, 8: 0.3}[n]] * 2
 
     ask = ("rollout.n=2,4,8", "study.confirm={top:2,seeds:2}", "study.max_parallel=2")
+    assert define(composer.compose(ask)).most_trials == 7
     directory = begin(composer, *ask)
     fake = FakeLauncher(luck)
     why = finish(directory, fake)

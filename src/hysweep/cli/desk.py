@@ -114,12 +114,13 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     job = compile_trial(
         trial, definition.directory.path / "trials" / f"0000-{trial_id(trial, definition.space.varied)}"
     )
-    most_hours = definition.n_trials * trial.world_size * trial.cluster.timeout_min / 60
+    most_hours = definition.most_trials * trial.world_size * trial.cluster.timeout_min / 60
     budget = definition.study.budget_gpu_hours
     facts: dict[str, Any] = {
         "study": definition.study.name,
         "directory": str(definition.directory.path),
         "trials": definition.n_trials,
+        "trials_to_confirm": definition.most_trials - definition.n_trials,
         "seeds_per_point": len(definition.space.seeds) or 1,
         "points_filtered_out": definition.space.rejected,
         "max_parallel": definition.study.max_parallel,
@@ -137,7 +138,7 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
         "points_looked_at": len(looked),
         "infeasible": len(looked) - len(feasible),
     }
-    beside = disk_problems(trial, definition.study.max_parallel, definition.n_trials, facts["disk_gib_free"])
+    beside = disk_problems(trial, definition.study.max_parallel, definition.most_trials, facts["disk_gib_free"])
     beside += heard_of(os.environ) if trial.cluster.launcher == "slurm" else []
     if as_json:
         problems = [_preview_json(p) for p in looked if p.problems]

@@ -74,6 +74,13 @@ class Definition:
         return self.study.n_trials if points is None else min(self.study.n_trials, points)
 
     @property
+    def most_trials(self) -> int:
+        """With those that confirm the best."""
+        confirm = self.study.confirm
+        points = self.n_trials // max(1, len(self.space.seeds))
+        return self.n_trials + min(confirm.top, points) * confirm.seeds
+
+    @property
     def is_grid(self) -> bool:
         """All points in order, rather than chosen by a sampler."""
         return self.study.n_trials is None or self.study.sampler.name == "grid"

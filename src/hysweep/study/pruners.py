@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hysweep.schema import Pruner, Study
 
@@ -28,13 +29,17 @@ OWN_METRICS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Other:
     """Another trial of the study, with its curve of the metric that is compared."""
 
     number: int
     curve: Curve
     is_completed: bool
+
+    @cached_property
+    def by_step(self) -> dict[int, float]:
+        return {step: value for step, value in self.curve if math.isfinite(value)}
 
     def at(self, step: int) -> float | None:
         """Its value when it had come so far: the first that was measured from there on."""
@@ -131,7 +136,7 @@ def percentile(case: Case) -> str | None:
     """Its best so far is below what the best so many percent of the completed trials had at this step."""
     kept = 50.0 if case.rule.name == "median" else case.rule.percentile
     completed = [o for o in case.others if o.is_completed]
-    there = [v for o in completed if (v := dict(o.curve).get(case.step)) is not None and math.isfinite(v)]
+    there = [v for o in completed if (v := o.by_step.get(case.step)) is not None]
     if not there or len(completed) < case.rule.startup_trials:
         return None
     bar = bar_of(there, kept, case.direction)
