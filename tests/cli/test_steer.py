@@ -85,6 +85,12 @@ def test_a_budget_below_one_trial_is_refused_before_anything_is_written() -> Non
     assert not Path("outputs").exists()
 
 
+def test_braces_in_a_message_are_refused() -> None:
+    answer = hysweep("run", r"study.notify.command='echo \${HYSWEEP_TEXT}'")
+    assert answer.returncode == 2 and "study.notify.command" in answer.stderr
+    assert not Path("outputs").exists()
+
+
 def test_a_controller_s_job_asks_for_little_and_says_when_its_time_is_near(study: StudyDirectory) -> None:
     from dataclasses import replace
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # all of it in `make nightly`
-KILLS, TRIALS = (100, 200) if os.environ.get("HYSWEEP_NIGHTLY") else (20, 60)
+KILLS, TRIALS = (100, 200) if os.environ.get("HYSWEEP_NIGHTLY") else (12, 40)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -61,7 +62,11 @@ def pause(path: Path) -> int:
     try:
         with Controller(directory) as controller:
             deadline = time.monotonic() + HONOURED_WITHIN_S
-            while controller.tick(asks=False) and _unheld(directory) and time.monotonic() < deadline:
+            while time.monotonic() < deadline:
+                with suppress(Unreachable):
+                    controller.tick(asks=False)
+                if not _unheld(directory):
+                    break
                 time.sleep(0.3)
     except BadInput:  # somebody drives it, and will see the request
         deadline = time.monotonic() + HONOURED_WITHIN_S
