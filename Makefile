@@ -14,6 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 
 help:
 	@echo "make quickstart   run the default sweep: real verl on this machine's CPU, a leaderboard and a report"
+	@echo "make env          the environment alone: .venv, from constraints.txt"
 	@echo "make test         everything that CI runs"
 	@echo "make lint unit contract browser postgres smoke slurm   parts of it;   make bench   start-up times"
 

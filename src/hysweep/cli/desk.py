@@ -145,16 +145,16 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
         told = {"problems": problems, "warnings": [p.as_dict() for p in beside], "first_job": job.as_dict()}
         click.echo(json.dumps(facts | told, indent=1, default=str))
         return 0 if feasible else 1
-    for name, value in facts.items():
-        click.echo(
-            f"{name.replace('_', ' '):>20}  {value:,.0f}"
-            if isinstance(value, float)
-            else f"{name.replace('_', ' '):>20}  {value}"
-        )
-    for key, dimension in definition.space.items():
-        click.echo(f"{'varies':>20}  {key} = {text_of(dimension)}")
-    for condition in definition.space.filters:
-        click.echo(f"{'only where':>20}  {condition.text}")
+    shown = [
+        (name.replace("_", " "), f"{v:,.0f}" if isinstance(v, float) else f"{v}")
+        for name, v in facts.items()
+        if v is not None
+    ]
+    shown += [("varies", f"{key} = {text_of(dimension)}") for key, dimension in definition.space.items()]
+    shown += [("only where", condition.text) for condition in definition.space.filters]
+    width = max(len(name) for name, _ in shown)
+    for name, text in shown:
+        click.echo(f"{name:>{width}}  {text}")
     print_problems(looked)
     for problem in beside:
         click.echo(f"warning: {problem}")

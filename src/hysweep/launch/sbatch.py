@@ -89,6 +89,11 @@ def _setup(job: Job) -> list[str]:
     return lines
 
 
+def python_of(job: Job) -> list[str]:
+    """The Python that runs on the nodes: an image has its own."""
+    return shlex.split(job.site.python or ("python3" if job.site.container else sys.executable))
+
+
 def _command(job: Job, attempt: AttemptDirectory) -> str:
     """One task on each node; when one ends badly, all do."""
     site = job.site
@@ -96,8 +101,7 @@ def _command(job: Job, attempt: AttemptDirectory) -> str:
     srun = ["srun", "--nodes", str(job.nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1", "--export=ALL"]
     if job.ray_cpus is not None:
         srun.append(f"--cpus-per-task={job.ray_cpus}")  # from SLURM 22.05 on a step does not take it from its job
-    python = site.python or ("python3" if site.container else sys.executable)
-    node = [*shlex.split(python), "-u", "-m", "hysweep.launch.node", "--slurm", str(attempt.path.absolute())]
+    node = [*python_of(job), "-u", "-m", "hysweep.launch.node", "--slurm", str(attempt.path.absolute())]
     return shlex.join([*srun, *bind, *site.srun_args, *inside, *node])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from hysweep.launch import command, queue
 from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
-from hysweep.launch.sbatch import script
+from hysweep.launch.sbatch import python_of, script
 from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput
 from hysweep.schema.job import Job
@@ -58,8 +59,10 @@ class SlurmLauncher:
                 "# then on each node, for Ray and the trainer alike",
                 *(f"#   {name}={value}" for name, value in sorted(settings.items())),
                 f"# Ray must be up on all within {job.ray_boot_timeout_s} s; then on the first",
-                *(f"#   {' '.join(argv)}" for argv in command.prepare_commands(job)),
-                "#   " + " ".join(command.driver_command(job)),
+                *(f"#   {shlex.join([*python_of(job), *argv])}" for argv in job.prepare),
+                " \\\n#     ".join(
+                    [f"#   {shlex.join([*python_of(job), '-m', job.module])}", *map(shlex.quote, job.overrides)]
+                ),
             ]
         )
 
