@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import asdict, fields
 from itertools import count
 from pathlib import Path
@@ -360,7 +359,5 @@ def test_a_point_costs_no_reading(composer: Composer, model: Path, monkeypatch) 
     """Reading is kept by the file's time and size: a thousand points read it once."""
     swept = composer.compose([f"model.path={model}", "trainer.seed=range(0,60)"])
     monkeypatch.setattr(json, "loads", lambda *_: pytest.fail("the file was read again"))
-    started = time.monotonic()
     for seed in range(60):
         assert composer.point(swept.fixed, swept.space, {"trainer.seed": seed}).model.shape.num_experts == 128
-    assert time.monotonic() - started < 6, "some 10 ms each, with room for a busy machine"
