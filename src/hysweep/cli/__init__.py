@@ -152,6 +152,47 @@ def plan(overrides: tuple[str, ...], as_json: bool, config_dirs: tuple[str, ...]
     sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], as_json))
 
 
+@hysweep.command(epilog="Example: hysweep simulate sweep=hy3_algorithms --cluster nodes=64 --like outputs/earlier")
+@click.option(
+    "--cluster",
+    "cluster_words",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="nodes (as many as max_parallel trials need), boot_s (60): seconds until the first step.",
+)
+@click.option("--curves", default="model", metavar="FILE", help="Curves by condition instead of the model's.")
+@click.option("--like", type=click.Path(path_type=Path), metavar="STUDYDIR", help="As the nearest trials there went.")
+@click.option("--step-s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Of a step of each trial.")
+@click.option("--preempt-per-day", type=click.FloatRange(0), default=0.0, metavar="RATE", help="Of each running job.")
+@click.option("--node-fail-per-day", type=click.FloatRange(0), default=0.0, metavar="RATE", help="Of each busy node.")
+@click.option("--seed", type=int, default=0, metavar="N", help="Of the curves, and of what goes wrong.")
+@click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the simulated study in DIR.")
+@JSON
+@SWEEP
+@CONFIG_DIR
+@OVERRIDES
+def simulate(
+    overrides: tuple[str, ...],
+    cluster_words: tuple[str, ...],
+    curves: str,
+    like: Path | None,
+    step_s: float | None,
+    preempt_per_day: float,
+    node_fail_per_day: float,
+    seed: int,
+    keep: Path | None,
+    as_json: bool,
+    config_dirs: tuple[str, ...],
+) -> None:
+    """Drive a study on a simulated cluster, in seconds: makespan, GPU-hours, what pruning saves. Starts nothing."""
+    from hysweep.cli.simulate import Asked, Risks
+    from hysweep.cli.simulate import simulate as answer
+
+    risks = Risks(preempt_per_day, node_fail_per_day)
+    asked = Asked(cluster_words, curves, like, step_s, risks, seed, keep)
+    sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], asked, as_json))
+
+
 @hysweep.command(epilog="Example: hysweep layouts experiment=hy3_dapo_math --sort kv_sequences")
 @click.option("--sort", default="seconds", metavar="COLUMN", help="seconds, margin_gib, kv_sequences, longest, ...")
 @click.option("--top", default=10, type=click.IntRange(1, 1000), help="How many to show, or to sweep.")

@@ -245,14 +245,14 @@ class Space(Mapping[str, Dimension]):
 
     def refusal(self, point: Mapping[str, Any]) -> str | None:
         """The filter that rejects a point; None where it may run."""
-        value_of = self._lookup(point)
+        value_of = self.lookup(point)
         return next((f.text for f in self.filters if not f.holds(value_of)), None)
 
     def _applying(self, key: str, point: Mapping[str, Any]) -> Iterator[tuple[str, Parameter]]:
         """The parameter that a key has at a point: one, or none."""
         dimension = self._dimensions[key]
         if isinstance(dimension, Conditional):
-            value_of = self._lookup({k: v for k, v in point.items() if k != key})
+            value_of = self.lookup({k: v for k, v in point.items() if k != key})
             for (name, parameter), branch in zip(dimension.parameters.items(), dimension.branches, strict=True):
                 if branch.when is None or branch.when.holds(value_of):
                     yield name, parameter
@@ -263,7 +263,8 @@ class Space(Mapping[str, Dimension]):
     def _set(self, key: str, value: Any) -> Point:
         return dict(value) if isinstance(self._dimensions[key], Zip) else {key: value}
 
-    def _lookup(self, point: Mapping[str, Any]) -> Callable[[str], Any]:
+    def lookup(self, point: Mapping[str, Any]) -> Callable[[str], Any]:
+        """What a condition asks at a point: its own values, and those that the configuration has there."""
         known = dict(point)
         return lambda name: known[name] if name in known else self._facts(self, known, name)
 

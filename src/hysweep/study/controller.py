@@ -18,7 +18,6 @@ import hashlib
 import itertools
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -60,6 +59,7 @@ from hysweep.track import (
     curve_of,
     logged,
     matching,
+    now,
     settle,
 )
 
@@ -172,6 +172,10 @@ class Controller:
         """Trials that have not ended."""
         return self._trials.in_flight
 
+    @property
+    def ended(self) -> int:
+        return len(self._trials) - self._trials.in_flight
+
     def why_no_more(self) -> str | None:
         """Why no further trial is asked for; None while one may be."""
         study = self.definition.study
@@ -198,7 +202,7 @@ class Controller:
         if self._exhausted:
             rejected = " or is rejected by a filter" if self.definition.space.filters else ""
             return f"the sampler brings nothing new: every point that it proposes has run{rejected}"
-        hours = (time.time() - self.definition.created) / 3600
+        hours = (now() - self.definition.created) / 3600
         return self._progress.why_stop(self.definition.study, hours)
 
     def _has_to_confirm(self) -> bool:
@@ -743,7 +747,7 @@ class Controller:
         else:
             claim = attempt.claimed()
             began = self._started.get(state.job_id or "") or (claim.created if claim else None)
-            seconds = time.time() - began if began else 0.0
+            seconds = now() - began if began else 0.0
         job = self._config(trial, state.attempt)
         return max(0.0, seconds) / 3600 * job.world_size
 

@@ -15,13 +15,13 @@ import math
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hysweep.track.clock import now
 from hysweep.track.files import append_line, claim, read_json, read_lines, write_json, write_text
 from hysweep.track.metrics import curve_of
 from hysweep.track.records import Booking, Claim, End, State
@@ -169,7 +169,7 @@ class TrialDirectory:
         return _record(self.path / "state.json", State.from_dict)
 
     def save(self, state: State) -> State:
-        state = state.but(updated=time.time())
+        state = state.but(updated=now())
         write_json(self.path / "state.json", state.as_dict())
         return state
 
@@ -283,13 +283,13 @@ class StudyDirectory:
         draft.mkdir(parents=True)
         write_text(draft / "trial.yaml", trial_yaml)
         write_json(draft / "point.json", point)
-        write_json(draft / "state.json", State(updated=time.time()).as_dict())
+        write_json(draft / "state.json", State(updated=now()).as_dict())
         os.rename(draft, trial.path)
         return trial
 
     def log(self, event: str, **details: Any) -> None:
         """One decision, one line of events.jsonl."""
-        record = {"time": time.time(), "event": event, **details}
+        record = {"time": now(), "event": event, **details}
         append_line(self.path / "events.jsonl", record, survives_power_cut=False)
 
     def events(self) -> Iterator[dict[str, Any]]:

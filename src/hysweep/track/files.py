@@ -6,8 +6,21 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+
+_IS_KEPT: ContextVar[bool] = ContextVar("is_kept", default=True)
+
+
+@contextlib.contextmanager
+def thrown_away() -> Iterator[None]:
+    """Within it nothing is made to survive a power cut: what is written will not be kept, and the disk has its rest."""
+    token = _IS_KEPT.set(False)
+    try:
+        yield
+    finally:
+        _IS_KEPT.reset(token)
 
 
 def write_text(path: Path, text: str, mode: int = 0o644, survives_power_cut: bool = True) -> None:
@@ -19,7 +32,7 @@ def write_text(path: Path, text: str, mode: int = 0o644, survives_power_cut: boo
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            if survives_power_cut:
+            if survives_power_cut and _IS_KEPT.get():
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
@@ -66,7 +79,7 @@ def append_line(path: Path, record: dict[str, Any], survives_power_cut: bool = T
                 line = b"\n" + line
         file.write(line)
         file.flush()
-        if survives_power_cut:
+        if survives_power_cut and _IS_KEPT.get():
             os.fsync(file.fileno())
 
 
