@@ -24,7 +24,8 @@ from hysweep.study.curves import Model
 from hysweep.study.simulation import simulate_study
 
 SPACE = ("algorithm=grpo,rloo,gspo,cispo", "trainer.learning_rate=tag(log,interval(1e-4,1e-2))",
-         "trainer.total_steps=int(interval(50,150))", "study.poll_s=30")  # fmt: skip
+         "trainer.total_steps=int(interval(50,150))", "study.poll_s=30",
+         "cluster.timeout_min=240")  # fmt: skip
 MOST_MINUTES, MOST_GB = 10.0, 1.0
 
 

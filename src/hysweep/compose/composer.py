@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pickle
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import UnionType
@@ -22,6 +23,7 @@ from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
@@ -47,6 +49,7 @@ from hysweep.schema.search import spell_out
 
 SHIPPED = Path(__file__).parent.parent / "conf"
 KEPT = 256  # command lines whose result is kept
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^${}]*\}")  # names no other field
 
 NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
 
@@ -87,14 +90,25 @@ class Composition:
 
 def trial_yaml(trial: Trial) -> str:
     """A trial as it is frozen into its directory: every field, resolved."""
+    return "".join(_group_yaml(pickle.dumps({f.name: _plain(getattr(trial, f.name))})) for f in fields(trial))
+
+
+def _plain(part: Any) -> Any:
+    return asdict(part) if is_dataclass(part) and not isinstance(part, type) else part
+
+
+@lru_cache(16 * KEPT)
+def _group_yaml(pickled: bytes) -> str:
+    """One group of a trial. In a study few of them differ from trial to trial, and each takes YAML milliseconds."""
     # what OmegaConf.to_yaml does, without making nodes of what is plain already
-    return yaml.dump(
-        asdict(trial),
+    text: str = yaml.dump(
+        pickle.loads(pickled),
         Dumper=get_omega_conf_dumper(),
         default_flow_style=False,
         allow_unicode=True,
         sort_keys=False,
     )
+    return text
 
 
 @lru_cache(KEPT)
@@ -104,6 +118,11 @@ def load_trial(text: str) -> Trial:
     trial = OmegaConf.to_object(merged)
     assert isinstance(trial, Trial)
     return trial
+
+
+@lru_cache(16 * KEPT)
+def _parsed(text: str) -> Override:
+    return OverridesParser.create().parse_override(text)
 
 
 class _Files(CachingConfigRepository):
@@ -158,6 +177,8 @@ class Composer:
         self._load = lru_cache(KEPT)(self._load_once)
         self._grouped = lru_cache(KEPT)(self._grouped_once)
         self._typed = lru_cache(KEPT)(self._typed_once)
+        self._valued = lru_cache(KEPT)(self._valued_once)
+        self._groups_of = lru_cache(KEPT)(self._groups_of_once)
 
     @cached_property
     def words(self) -> Vocabulary:
@@ -215,8 +236,40 @@ class Composer:
 
     def point(self, fixed: Sequence[str], space: Space, point: Mapping[str, Any]) -> Trial:
         """The trial at one point of a space."""
-        varied = tuple(assignment(key, space.text(key, value), self.words) for key, value in point.items())
-        return self._typed((*fixed, *varied))[0]
+        varied = {key: assignment(key, space.text(key, value), self.words) for key, value in point.items()}
+        options = tuple(text for key, text in varied.items() if key in self.words.groups)
+        values = tuple(text for key, text in varied.items() if key not in self.words.groups)
+        return self._valued((*fixed, *options), values)
+
+    def _valued_once(self, near: tuple[str, ...], values: tuple[str, ...]) -> Trial:
+        """The trial of some command line with some values set besides.
+
+        Trials of a study mostly differ in few fields, so only the groups of these are made anew; the others are those
+        of the trial without them.
+        """
+        groups = tuple(sorted({text.partition("=")[0].lstrip("+~").partition(".")[0] for text in values}))
+        pickled = self._groups_of(near, groups) if values else None
+        if pickled is not None:
+            with suppress(BadInput, *MISCOMPOSED), _set(self._frozen_env):
+                part: DictConfig = pickle.loads(pickled)
+                ConfigLoaderImpl._apply_overrides_to_config([_parsed(text) for text in values], part)
+                made: dict[str, Any] = {name: OmegaConf.to_object(part[name]) for name in groups}
+                trial = replace(self._typed(near)[0], **made)
+                if not any(out_of_bounds(leaves(getattr(trial, name), f"{name}.")) for name in groups):
+                    return trial
+        return self._typed((*near, *values))[0]  # says what is wrong, where something is
+
+    def _groups_of_once(self, near: tuple[str, ...], groups: tuple[str, ...]) -> bytes | None:
+        """Some groups of a tree. None where they cannot be taken alone: a model's name and shape follow from what was
+        said of it, and with a reference in it one field may change another."""
+        if "model" in groups or not {f.name for f in fields(Trial)}.issuperset(groups):
+            return None
+        tree, _ = self._load(near)
+        if "${" in _ENVIRONMENT.sub("", json.dumps(OmegaConf.to_container(tree, resolve=False), default=str)):
+            return None
+        part = OmegaConf.masked_copy(tree, list(groups))
+        OmegaConf.set_struct(part, True)
+        return pickle.dumps(part)
 
     def freeze(self, env: dict[str, str | None]) -> None:
         """Compose as if these environment variables were as they are here: a study goes on as it began."""
@@ -242,9 +295,8 @@ class Composer:
         Hydra composes files first and sets values after, and files cost it a hundred times as much: so trees are
         kept by the options that they are made of, and values are set, by Hydra's own function, on a copy.
         """
-        parser = OverridesParser.create()
         try:
-            parsed = [parser.parse_override(text) for text in overrides]
+            parsed = [_parsed(text) for text in overrides]
             options = [o for o in parsed if o.key_or_group in self.words.groups]
             pickled, choices = self._grouped(tuple(str(o.input_line) for o in options))
             tree: DictConfig = pickle.loads(pickled)

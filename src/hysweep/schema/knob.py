@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 # The prefixes that most of verl's keys share.
 ACTOR = "actor_rollout_ref.actor"
@@ -79,12 +80,18 @@ class Leaf:
 
 def leaves(node: Any, prefix: str = "") -> Iterator[Leaf]:
     """Every field of a dataclass instance, depth first; nested groups are entered, dicts are leaves."""
-    for f in fields(node):
-        path, value = f"{prefix}{f.name}", getattr(node, f.name)
+    for name, default, about in _declared(type(node)):
+        value = getattr(node, name)
         if is_dataclass(value):
-            yield from leaves(value, f"{path}.")
+            yield from leaves(value, f"{prefix}{name}.")
         else:
-            yield Leaf(path, value, _default(f), f.metadata.get("knob", Knob()))
+            yield Leaf(f"{prefix}{name}", value, default, about)
+
+
+@cache
+def _declared(cls: Hashable) -> tuple[tuple[str, Any, Knob], ...]:
+    """Name, default and knob of each field. A default that is a list is one for all who ask: not to be changed."""
+    return tuple((f.name, _default(f), f.metadata.get("knob", Knob())) for f in fields(cast(Any, cls)))
 
 
 def _default(f: Field[Any]) -> Any:
