@@ -12,7 +12,7 @@ import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,11 @@ class TrainerKeys:
     requires: Mapping[str, str]
     root: Path | None = None
 
+    @cached_property
+    def _above(self) -> frozenset[str]:
+        """Every node that listed keys lie below."""
+        return frozenset(key[:i] for key in self.defaults for i, c in enumerate(key) if c == ".")
+
     def __contains__(self, key: str) -> bool:
         return key in self.defaults or self.is_open(key)
 
@@ -81,7 +86,7 @@ class TrainerKeys:
 
         Raises KeyError for a key that the trainer does not have.
         """
-        if key in self.defaults or any(listed.startswith(f"{key}.") for listed in self.defaults):
+        if key in self.defaults or key in self._above:
             return f"{key}={text}"
         if self.is_open(key):
             return f"+{key}={text}"

@@ -303,6 +303,8 @@ class Controller:
 
     def _watch(self, trial: TrialDirectory, state: State) -> None:
         """A running job: does a pruner give it up, now that there are new values?."""
+        if not self.definition.study.rules:
+            return
         try:
             seen = trial.attempt(state.attempt).metrics_file.stat()
         except OSError:
@@ -313,7 +315,7 @@ class Controller:
         study, number = self.definition.study, trial.number
         if number in self._confirmations:
             return  # what confirms is run to its end
-        steps = trial.metrics() if study.rules else {}
+        steps = trial.metrics()
         if not steps or (last := max(steps)) <= (since := self._search.judged(number)):
             return
         reason = reason_to_prune(

@@ -106,7 +106,8 @@ class AttemptDirectory:
         return claim(self.path / "node.json", json.dumps(who.as_dict()))
 
     def claimed(self) -> Claim | None:
-        return _record(self.path / "node.json", Claim.from_dict)
+        file = f"{self.path}/node.json"  # asked of each job at each look: a Path takes longer than the disk
+        return _record(Path(file), Claim.from_dict) if os.path.exists(file) else None
 
     def finish(self, end: End) -> None:
         write_json(self.path / "end.json", end.as_dict())
@@ -174,7 +175,7 @@ class TrialDirectory:
         return state
 
     def attempt(self, number: int) -> AttemptDirectory:
-        return AttemptDirectory(self.path / "attempts" / str(number))
+        return AttemptDirectory(Path(f"{self.path}/attempts/{number}"))
 
     def attempts(self) -> list[AttemptDirectory]:
         root = self.path / "attempts"
@@ -202,7 +203,7 @@ class TrialDirectory:
 
     @property
     def is_cancel_requested(self) -> bool:
-        return (self.path / "cancel").exists()
+        return os.path.exists(f"{self.path}/cancel")
 
 
 @dataclass(frozen=True, slots=True)
