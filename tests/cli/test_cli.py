@@ -22,7 +22,7 @@ def cold(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 VERBS = ["run", "show", "check", "plan", "estimate", "layouts", "import", "status", "logs", "resume", "tick",
-         "pause", "cancel", "rebuild", "report", "doctor", "setup", "completion"]  # fmt: skip
+         "pause", "cancel", "rebuild", "report", "doctor", "setup", "simulate", "completion"]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["check", "rollout.n=1"], ["run", "x=1"], ["nope"]])

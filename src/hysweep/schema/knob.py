@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 # The prefixes that most of verl's keys share.
 ACTOR = "actor_rollout_ref.actor"
@@ -80,7 +80,7 @@ class Leaf:
 
 def leaves(node: Any, prefix: str = "") -> Iterator[Leaf]:
     """Every field of a dataclass instance, depth first; nested groups are entered, dicts are leaves."""
-    for name, default, about in _declared(type(node)):
+    for name, default, about in _declared(node.__class__):
         value = getattr(node, name)
         if is_dataclass(value):
             yield from leaves(value, f"{prefix}{name}.")
@@ -89,9 +89,9 @@ def leaves(node: Any, prefix: str = "") -> Iterator[Leaf]:
 
 
 @cache
-def _declared(cls: Hashable) -> tuple[tuple[str, Any, Knob], ...]:
+def _declared(cls: type) -> tuple[tuple[str, Any, Knob], ...]:
     """Name, default and knob of each field. A default that is a list is one for all who ask: not to be changed."""
-    return tuple((f.name, _default(f), f.metadata.get("knob", Knob())) for f in fields(cast(Any, cls)))
+    return tuple((f.name, _default(f), f.metadata.get("knob", Knob())) for f in fields(cls))
 
 
 def _default(f: Field[Any]) -> Any:
