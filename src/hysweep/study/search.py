@@ -16,7 +16,7 @@ from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from hysweep.compose import SEED, Choice, Parameter
 from hysweep.schema.search import SAMPLER_OPTIONS
@@ -93,10 +93,8 @@ class Search:
 
     def ask(self) -> tuple[int, dict[str, Any]]:
         """The next trial: its number and its point."""
-        number = next(
-            (t.number for t in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))),
-            len(self._study.get_trials(deepcopy=False)),
-        )
+        known = self._study.get_trials(deepcopy=False)
+        number = next((t.number for t in known if t.state is TrialState.WAITING), len(known))
         self._study.sampler = self._sampler(number)
         trial = self._study.ask()
         return trial.number, self._suggest(trial)
@@ -108,7 +106,7 @@ class Search:
 
     def judged(self, number: int) -> int:
         """The step up to which a pruner has judged a trial; -1: not yet."""
-        return int(self._study.get_trials(deepcopy=False)[number].user_attrs.get(JUDGED, -1))
+        return int(self._known(number).user_attrs.get(JUDGED, -1))
 
     def mark_judged(self, number: int, step: int) -> None:
         self._trial(number).set_user_attr(JUDGED, step)
@@ -118,7 +116,7 @@ class Search:
 
     def tell_pruned(self, number: int, last: tuple[int, float] | None = None) -> None:
         """`last`: the step and the value to which it had come. The sampler ranks pruned trials by it."""
-        is_open = not self._study.get_trials(deepcopy=False)[number].state.is_finished()
+        is_open = not self._known(number).state.is_finished()
         if last is not None and is_open and len(self._definition.study.goals) == 1 and math.isfinite(last[1]):
             self._trial(number).report(last[1], last[0])
         self._tell(number, TrialState.PRUNED, None, feasible=True)
@@ -131,7 +129,7 @@ class Search:
         self._tell(number, TrialState.PRUNED, None, feasible=False)
 
     def _tell(self, number: int, state: TrialState, values: Sequence[float] | None, feasible: bool) -> None:
-        known = self._study.get_trials(deepcopy=False)[number]
+        known = self._known(number)
         if known.state.is_finished():
             return  # told before a crash
         if FEASIBLE not in known.constraints:
@@ -139,8 +137,12 @@ class Search:
         self._study.tell(number, values, state=state)
 
     def _trial(self, number: int) -> optuna.Trial:
-        frozen = self._study.get_trials(deepcopy=False)[number]
-        return optuna.Trial(self._study, frozen._trial_id)
+        return optuna.Trial(self._study, self._known(number)._trial_id)
+
+    def _known(self, number: int) -> FrozenTrial:
+        """One trial, by itself: a list of all takes the longer the more have ended."""
+        storage, study = self._study._storage, self._study._study_id
+        return storage.get_trial(storage.get_trial_id_from_study_id_trial_number(study, number))
 
     def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         space = self._definition.space
