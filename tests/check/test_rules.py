@@ -237,6 +237,7 @@ BROKEN = [
     ((HY3,), ["cluster.setup=['#SBATCH --qos=x']"], "cluster.setup.0", "the field"),
     ((HY3,), ["cluster.setup=['ulimit -n 9','exec bash']"], "cluster.setup.1", "leave it out"),
     ((HY3,), ["cluster.setup=['ray start --head']"], "cluster.setup.0", "leave it out"),
+    ((HY3,), ["cluster.modules=[cuda]", "cluster.setup=['true; module --force purge']"], "cluster.setup.0", "after it"),
     ((HY3,), ["cluster.setup=['export RAY_ADDRESS=auto']"], "cluster.setup.0", "leave it out"),
     ((HY3,), ["cluster.setup=['true; export NCCL_DEBUG=WARN']", "debug=nccl"], "cluster.setup.0", "one of them"),
     ((HY3,), ["cluster.timeout_min=2"], "cluster.signal_delay_s", "12"),  # case 26
@@ -259,6 +260,8 @@ SOUND = [
     ["+cluster.additional_parameters.licenses='a:1,b:2'", "+cluster.additional_parameters.contiguous=true"],
     ["+cluster.additional_parameters.partition=null", "+cluster.additional_parameters.hold=false"],
     ["cluster.srun_args=[--label,'--mpi=none','--container-image=x','--cpu-bind=none']"],
+    ["cluster.setup=['module purge','module use /apps','module load cuda']"],
+    ["cluster.modules=[cuda]", "cluster.setup=['module load nccl']"],
     ["cluster.setup=['exec 2>&1','source /e/bin/activate','export NCCL_IB_HCA=mlx5','export HF_TOKEN=$(cat ~/.hf)']"],
     ["cluster.container=apptainer"],
     ["cluster.container=pyxis", "cluster.image=/images/verl.sqsh", "cluster.container_mounts=['/data:/mnt']"],

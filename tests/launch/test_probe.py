@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 from hysweep.launch import probe, survey
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.probe import Probe
+from hysweep.launch.protocol import Refused
 from hysweep.launch.sbatch import script
 from hysweep.launch.survey import Answer
-from hysweep.schema import Cluster
+from hysweep.schema import BadInput, Cluster, Trial
 from hysweep.schema.finding import Finding
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, write_json
@@ -169,3 +171,36 @@ def test_the_last_words_of_a_job(tmp_path: Path, log: str, says: str) -> None:
     answer = Answer("", Job("x", ()), attempt, "word")
     answer.state = survey.JobState(survey.JobStatus.ENDED, "FAILED")
     assert survey._why_silent(answer).startswith(says)
+
+
+# --- kinds of node of which some are refused
+
+
+def test_a_kind_that_is_refused_keeps_no_other_from_being_asked(
+    tmp_path: Path, trial_of: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Answer] = []
+
+    def sbatch(_: Any, file: Path) -> str:
+        if "--constraint=h100" in file.read_text():
+            raise Refused("Invalid feature specification")
+        return "7"
+
+    monkeypatch.setattr(survey.SlurmLauncher, "_sbatch", sbatch)
+    monkeypatch.setattr(survey, "_gather", lambda answers, *_: asked.extend(answers))
+    monkeypatch.setattr(survey, "_end", lambda ids: None)
+    trial = trial_of("cluster=testcluster")
+    said: list[str] = []
+    one, two = survey.survey(trial, tmp_path, ["h100", "a100"], 1, 1.0, said.append)
+    assert (one.job_id, one.problem, one.is_good) == ("", "no job was taken: Invalid feature specification", False)
+    assert (two.job_id, asked) == ("7", [two])
+    assert said == ["h100: no job was taken: Invalid feature specification", "job 7: 1 nodes with a100"]
+    with pytest.raises(BadInput, match="constraint h100"):
+        survey.survey(trial, tmp_path, ["h100"], 1, 1.0, said.append)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cpus_of_which_slurm_counts_more_than_there_are() -> None:
+    assert probe._cpus(64, 8) == "64 CPUs of which 8 are ours"
+    assert probe._cpus(2, 8) == "2 CPUs, which SLURM counts as 8"
+    assert probe._cpus(2, None) == "2 CPUs, and SLURM does not say how many are ours"

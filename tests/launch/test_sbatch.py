@@ -170,6 +170,23 @@ def test_what_an_image_is_called(text_of) -> None:
     assert image("pyxis", "verlai/verl:x") == "verlai/verl:x"
 
 
+def test_the_home_directory_in_an_image_and_its_directories(text_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for container, wanted in (
+        ("pyxis", ["--container-image=/home/me/i.sqsh", "/home/me/d:/d"]),
+        ("apptainer", [" /home/me/i.sqsh ", "--bind=/home/me/d:/d"]),
+    ):
+        text = text_of("cluster=slurm_h100", f"cluster.container={container}", "cluster.image='~/i.sqsh'",
+                       "cluster.container_mounts=['~/d:/d']")  # fmt: skip
+        assert all(w in text for w in wanted), text
+
+
+def test_the_set_up_runs_after_the_modules_and_in_its_order(text_of) -> None:
+    lines = ["module purge", "module use /apps", "module load cuda", "conda activate verl"]
+    text = text_of("cluster=slurm_h100", "cluster.modules=[first]", f"cluster.setup={lines}")
+    assert "\n".join(["module load first", *lines]) in text
+
+
 # --- stand-ins for programs that are not here
 
 STAND_IN = """#!/bin/bash

@@ -152,14 +152,14 @@ set -e
         "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n"
         "srun -n1 singularity exec --nv -B /d:/d,/e --bind=/f --env A=1 /images/verl.sif python train.py\n",
         {"nodes": 1, "gpus_per_node": 4, "container": "apptainer", "image": "/images/verl.sif",
-         "container_mounts": ["/d:/d", "/e", "/f"], **H100},
+         "container_mounts": ["/d:/d", "/e", "/f"], "env": {"A": "1"}, **H100},
     ),
     "modules and exports": (
         """#!/bin/bash
 #SBATCH --nodes=1
 #SBATCH --gpus-per-node=8
 #SBATCH --export=ALL,OMP_NUM_THREADS=8
-module purge
+module list
 module load cuda/12.9 nccl
 ml load gcc
 ml openmpi
@@ -219,11 +219,115 @@ def test_each_line_says_what_became_of_it() -> None:
     assert "abc123" not in str(said)
     assert "secret" in said["export WANDB_API_KEY=…"]
     assert "hysweep sets it" in said["export MASTER_ADDR"]
-    assert "cluster.setup" in said["module purge"]
+    assert said["module list"] == "left out: it only shows"
     said = remarks(take(HEADERS["no GPU"][0]))
     assert "a week" in said["#SBATCH --time=UNLIMITED"]
     (note,) = take(HEADERS["said twice"][0]).notes
     assert "cluster.gpu_memory_gib" in note.what
+
+
+# --- what comes before the trainer, in its order
+
+ASKS = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=h100:8\n"
+
+
+def rows(imported: Imported) -> dict[str, tuple[str, str]]:
+    return {row.override: (row.became, row.remark) for row in imported.header}
+
+
+def test_what_is_more_than_a_load_keeps_its_place_in_setup() -> None:
+    for lines, modules, setup in (
+        (["module load cuda", "ml nccl", "ulimit -n 65536"], ["cuda", "nccl"], ["ulimit -n 65536"]),
+        (["module purge", "module load cuda"], None, ["module purge", "module load cuda"]),
+        (["module load a", "module use /apps/m", "module load b"], ["a"], ["module use /apps/m", "module load b"]),
+        (["source /etc/profile.d/modules.sh", "module load a"], None,
+         ["source /etc/profile.d/modules.sh", "module load a"]),
+        (["ml purge", "ml a/1 -b"], None, ["ml purge", "ml a/1 -b"]),
+        (["unset ROCR_VISIBLE_DEVICES", "umask 002"], None, ["unset ROCR_VISIBLE_DEVICES", "umask 002"]),
+        (["unset MASTER_ADDR"], None, None),
+    ):  # fmt: skip
+        found = site(ASKS + "\n".join(lines))
+        assert (found.get("modules"), found.get("setup")) == (modules, setup), lines
+
+
+def test_an_environment_that_is_activated_has_the_python() -> None:
+    source = f"""{ASKS}VENV=/shared/my envs
+source "/shared/my envs/bin/activate"
+source ~/miniconda3/etc/profile.d/conda.sh
+eval "$(conda shell.bash hook)"
+conda activate $ENV_OF_MINE
+. $PROJECT/site.sh
+source "$(dirname "$0")/env.sh"
+srun {TRAINS}
+conda deactivate
+"""
+    imported = take(source, only_site=True)
+    content = OmegaConf.to_container(OmegaConf.create(imported.text))
+    assert isinstance(content, dict)
+    assert content["setup"] == [
+        "source '/shared/my envs/bin/activate'", 'source "$HOME/miniconda3/etc/profile.d/conda.sh"',
+        'eval "$(conda shell.bash hook)"', 'conda activate "$ENV_OF_MINE"', '. "$PROJECT/site.sh"',
+    ]  # fmt: skip
+    assert content["python"] == "python3"
+    said = rows(imported)
+    assert said["conda activate $ENV_OF_MINE"] == (
+        "cluster.setup, cluster.python", "reads ENV_OF_MINE: export it in the shell that submits"
+    )  # fmt: skip
+    assert said["conda deactivate"] == ("", "left out: comes after what the script is for")
+    (fault,) = imported.faults
+    assert fault.override.startswith("source $(dirname") and "cluster.setup" in fault.remark
+    assert "where hysweep is started" in remarks(take(f"{ASKS}source venv/bin/activate\n"))["source venv/bin/activate"]
+
+
+# --- containers whose names and directories are known to the environment alone
+
+
+def test_variables_of_the_environment_stay_in_images_and_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SCRATCH", raising=False)
+    for image in ("--container-image ~/img.sqsh", "--container-image=$HOME/img.sqsh", "--container-image=~/img.sqsh"):
+        mounts = '"/lustre:/lustre,$HOME/.cache:/root/.cache,$PWD:/w,/data:/data:ro"'
+        found = site(f"{ASKS}srun -n2 --mpi=pmix {image} --container-mounts {mounts} python train.py --mpi=none")
+        assert (found["container"], found["image"]) == ("pyxis", "${oc.env:HOME}/img.sqsh")
+        assert found["container_mounts"] == [
+            "/lustre:/lustre", "${oc.env:HOME}/.cache:/root/.cache", "${oc.env:PWD}:/w", "/data:/data:ro",
+        ]  # fmt: skip
+        assert found["srun_args"] == ["--mpi=pmix"]
+    imported = take(f"{ASKS}apptainer exec --bind $SCRATCH:/scratch,/data $IMAGE python train.py")
+    assert "image: ${oc.env:IMAGE}\n" in imported.text and "- ${oc.env:SCRATCH}:/scratch\n- /data\n" in imported.text
+    assert set(imported.needed) == {"SCRATCH", "IMAGE"} and not imported.faults
+
+
+def test_what_nobody_knows_before_the_job_is_left_out_with_its_row() -> None:
+    imported = take(f"{ASKS}srun --container-image=/i.sqsh --container-mounts=/d,$SLURM_TMPDIR:/t,$(mktemp -d):/u x\n")
+    assert "container_mounts:\n- /d\n" in imported.text
+    assert [row.override for row in imported.faults] == [
+        "srun --container-mounts $SLURM_TMPDIR:/t", "srun --container-mounts $(mktemp -d):/u",
+    ]  # fmt: skip
+    imported = take(f"{ASKS}srun --container-image=$(cat image.txt) python train.py\n")
+    (fault,) = imported.faults
+    assert "cluster.image" in fault.remark and "container:" not in imported.text
+    (fault,) = take(f"{ASKS}docker run -it verlai/verl:x python train.py\n").faults
+    assert "cluster.image" in fault.remark
+
+
+def test_each_option_of_srun_has_its_row() -> None:
+    imported = take(
+        f"{ASKS}srun hostname\nsrun --nodes=2 -w node1 --overlap -l --no-container-mount-home --container-workdir=/w "
+        f"--container-writable --container-image=/i.sqsh {TRAINS}\n",
+        only_site=True,
+    )
+    said = rows(imported)
+    for option in ("--no-container-mount-home", "--container-workdir=/w", "--container-writable"):
+        assert said[f"srun {option}"] == ("cluster.srun_args", "") and f"- {option}\n" in imported.text
+    assert "own srun says it" in said["srun --nodes --nodelist"][1]
+    assert "cluster.srun_args" in said["srun --overlap --label"][1]
+
+
+def test_options_of_apptainer_that_no_field_says_have_a_row() -> None:
+    said = rows(take(f"{ASKS}apptainer exec --nv --pwd /w --env A=1,HF_TOKEN=abc --bind=/d /i.sif python train.py\n"))
+    assert "APPTAINER_" in said["apptainer --pwd"][1]
+    assert said["apptainer --env A"][0] == "cluster.env.A" and "secret" in said["apptainer --env HF_TOKEN"][1]
+    assert said["apptainer --bind /d"][0] == "cluster.container_mounts"
 
 
 WRONG = [

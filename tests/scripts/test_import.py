@@ -266,3 +266,15 @@ def test_the_tree_is_that_of_omegaconf(engine: str) -> None:
 def test_an_interpolation_that_leads_nowhere_is_said(text: str) -> None:
     with pytest.raises(Unresolved):
         resolved(trainer_keys("0.9.1", "dp"), {"trainer.device": text})
+
+
+def test_files_that_go_in_as_a_list_are_named_in_their_row() -> None:
+    imported = import_script(b"python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet", "x", "x", "0.9.1", {})
+    assert imported.rows[0].became == "data.train_files"
+
+
+def test_an_option_that_hydra_does_not_have_is_a_fault() -> None:
+    source = b"python3 -m verl.trainer.main_ppo --bogus-opt=1 --cfg job --info data.train_files=/d/a.parquet"
+    imported = import_script(source, "x", "x", "0.9.1", {})
+    assert [row.override for row in imported.faults] == ["--bogus-opt=1"]
+    assert "refuse" in imported.faults[0].remark

@@ -81,6 +81,7 @@ OPTION_OF_HEARD = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NO_REQUEUE": "no
                    "JOB_NAME": "job-name", "GPUS_PER_NODE": "gpus-per-node", "GPUS_PER_TASK": "gpus-per-task",
                    "OPEN_MODE": "open-mode"}  # fmt: skip
 SECRET = re.compile(r"(?i)(?:^|_)(?:api_?key|token|secret|password|passwd|credentials?)(?:_|$)|_KEY$")
+UNLOADS = re.compile(r"(?:^|;|&&)\s*(?:module|ml)\s+(?:-\S+\s+)*(?:purge|reset|restore)\b")
 PLACEHOLDER = re.compile(r"<[^<>]*>")
 # What the launcher sets on each node, or takes away there: a line of `setup` that exports it does so in vain.
 TAKEN_AWAY = re.compile(
@@ -223,6 +224,9 @@ def setup_is_heard(t: Trial) -> Iterator[Problem]:
         elif re.search(r"\bray\s+start\b", line):
             why = "starts a Ray of its own, beside the one that the job boots"
             yield Problem(key, line, why, "leave it out", Stage.START)
+        elif t.cluster.modules and UNLOADS.search(line):
+            why = "unloads cluster.modules, which are loaded before"
+            yield Problem(key, line, why, "write `module load` of them after it, and cluster.modules=[]", Stage.START)
         for name in re.findall(r"(?:^|;|&&)\s*export\s+([A-Za-z_]\w*)=", line):
             if name in RESERVED or TAKEN_AWAY.match(name):
                 why = f"has no effect: {name} is taken away, or set, on each node"

@@ -71,14 +71,15 @@ def doctor_of_cluster(
     bad = [a for a in answers if not a.is_good]
     if not as_json:
         click.echo(
-            f"{len(bad)} of {len(answers)} jobs found what has to be mended" if bad else "the cluster can run it"
+            f"{len(bad)} of {len(answers)} kinds of node have what is to be mended" if bad else "the cluster can run it"
         )
     return 1 if bad else 0
 
 
 def _print_answer(answer: Answer) -> None:
     """A row for each thing looked at; where the nodes differ, what each says."""
-    title = " ".join(filter(None, [answer.kind, ", ".join(answer.nodes) or "no node", f"(job {answer.job_id})"]))
+    job = f"(job {answer.job_id})" if answer.job_id else ""
+    title = " ".join(filter(None, [answer.kind, ", ".join(answer.nodes) or "no node", job]))
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
     for head in ("", "what", "found", "cure"):
         table.add_column(head, overflow="fold")
@@ -91,7 +92,7 @@ def _print_answer(answer: Answer) -> None:
         mark = "[green]ok[/]" if not bad else "[red]bad[/]" if any(f.is_needed for f in bad) else "[yellow]look[/]"
         table.add_row(mark, name, Text(found), Text(bad[0].cure if bad else ""))
     if answer.problem:
-        table.add_row("[red]bad[/]", "job", Text(answer.problem), "")
+        table.add_row("[red]bad[/]", "job", Text(answer.problem), answer.refused.cure if answer.refused else "")
     Console().print(table)
 
 

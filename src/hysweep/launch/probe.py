@@ -83,7 +83,7 @@ class Probe:
 
     def _system(self) -> Finding:
         said = f"{_os()}, Linux {platform.release()}, Python {platform.python_version()}, hysweep {__version__}"
-        return Finding("system", True, f"{said}, {os.cpu_count()} CPUs of which {self.allocation.cpus or '?'} are ours")
+        return Finding("system", True, f"{said}, {_cpus(os.cpu_count() or 0, self.allocation.cpus)}")
 
     def _container(self) -> Finding:
         """Where srun could not have made it, this would not run."""
@@ -262,6 +262,13 @@ class Probe:
         os.close(lock)
         is_good = free >= _TEMPORARY_GIB
         return Finding("temporary", is_good, f"{made.parent}, {free:.0f} GiB free", cure, is_needed=False)
+
+
+def _cpus(there: int, ours: int | None) -> str:
+    """What a node has, and what SLURM says is ours of it, which is more where its slurm.conf counts more."""
+    if ours is None:
+        return f"{there} CPUs, and SLURM does not say how many are ours"
+    return f"{there} CPUs of which {ours} are ours" if ours <= there else f"{there} CPUs, which SLURM counts as {ours}"
 
 
 def _os() -> str:

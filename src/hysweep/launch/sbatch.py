@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -111,15 +112,17 @@ def _container(job: Job, attempt: AttemptDirectory) -> tuple[list[str], list[str
     if site.container is None or site.image is None:
         return [], []
     study = Path(attempt.path.absolute()).parents[3]
-    mounts = list(dict.fromkeys([str(study), *site.container_mounts]))
+    # a ~ is expanded here: a shell on the node would leave one alone within --option=~/x, as does pyxis
+    mounts = list(dict.fromkeys([str(study), *map(os.path.expanduser, site.container_mounts)]))
+    image = os.path.expanduser(site.image)
     if site.container == "pyxis":
         pairs = [m if ":" in m else f"{m}:{m}" for m in mounts]
-        return [], [f"--container-image={site.image}", f"--container-mounts={','.join(pairs)}"]
+        return [], [f"--container-image={image}", f"--container-mounts={','.join(pairs)}"]
     gpus = [] if site.gpu is None else ["--nv" if site.visible_devices == "CUDA_VISIBLE_DEVICES" else "--rocm"]
-    return ["apptainer", "exec", *gpus, *(f"--bind={m}" for m in mounts), _for_apptainer(site.image)], []
+    return ["apptainer", "exec", *gpus, *(f"--bind={m}" for m in mounts), _for_apptainer(image)], []
 
 
 def _for_apptainer(image: str) -> str:
     """A bare name is one of a registry, as it is to pyxis; files and other sources say what they are."""
-    is_said = "://" in image or image.endswith((".sif", ".img")) or image.startswith(("/", "./", "../", "~"))
+    is_said = "://" in image or image.endswith((".sif", ".img")) or image.startswith(("/", "./", "../"))
     return image if is_said else f"docker://{image}"

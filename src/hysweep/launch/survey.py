@@ -48,7 +48,10 @@ _OURS = "-m hysweep.launch.probe "
 
 @dataclass(slots=True)
 class Answer:
-    """Of one kind of node. `nodes`: by name, what each found; `problem`: why some, or all, say nothing."""
+    """Of one kind of node. `nodes`: by name, what each found; `problem`: why some, or all, say nothing.
+
+    `refused`: nothing was asked of such nodes, for no job was taken.
+    """
 
     kind: str
     job: Job
@@ -58,6 +61,7 @@ class Answer:
     state: JobState = field(default_factory=lambda: JobState(JobStatus.PENDING))
     nodes: dict[str, list[Finding]] = field(default_factory=dict)
     problem: str = ""
+    refused: Problem | None = None
     ended: float = 0.0  # when that was seen
 
     @property
@@ -92,12 +96,19 @@ def survey(
     try:
         asked = [_prepare(trial, place, number, kind, nodes) for number, kind in enumerate(kinds or [""], 1)]
         for answer in asked:
-            _submit(answer)
             answers.append(answer)
+            answer.refused = _submit(answer)
+            if answer.refused is not None:
+                answer.problem = answer.refused.why
+                say(f"{answer.kind}: {answer.problem}")
+                continue
             say(f"job {answer.job_id}: {answer.job.nodes} nodes" + (f" with {answer.kind}" if answer.kind else ""))
-        _gather(answers, time.monotonic() + within, say)
+        refused = [a.refused for a in answers if a.refused is not None]
+        if len(refused) == len(answers):
+            raise BadInput(*refused)
+        _gather([a for a in answers if not a.refused], time.monotonic() + within, say)
     finally:
-        _end([a.job_id for a in answers])
+        _end([a.job_id for a in answers if a.job_id])
         shutil.rmtree(place, ignore_errors=True)
         if made_root:
             with suppress(OSError):
@@ -119,7 +130,8 @@ def _prepare(trial: Trial, place: Path, number: int, kind: str, nodes: int | Non
     return Answer(kind, job, attempt, secrets.token_hex(8))
 
 
-def _submit(answer: Answer) -> None:
+def _submit(answer: Answer) -> Problem | None:
+    """None, or why no job was taken: the other kinds are asked all the same."""
     attempt, job = answer.attempt, answer.job
     attempt.prepare(job.as_dict())
     asked = {"word": answer.word, "host": socket.gethostname(), "job": job.as_dict()}
@@ -131,7 +143,8 @@ def _submit(answer: Answer) -> None:
         answer.job_id = SlurmLauncher()._sbatch(attempt.path / "job.sbatch")
     except (Busy, Refused) as e:
         what = f"constraint {answer.kind}" if answer.kind else answer.job.site.name
-        raise BadInput(Problem("--cluster", what, f"no job was taken: {e}", "mend cluster.* as it says")) from e
+        return Problem("--cluster", what, f"no job was taken: {e}", "mend cluster.* as it says")
+    return None
 
 
 def _gather(answers: Sequence[Answer], deadline: float, say: Callable[[str], None]) -> None:

@@ -737,9 +737,17 @@ class Cluster:
     additional_parameters: dict[str, Any] = knob(
         factory=dict, doc="more options of sbatch, by name; true: without a value", when=ON_SLURM, learned=False
     )
-    modules: list[str] = knob(factory=list, doc="modules to load first", when=ON_SLURM, learned=False)
+    modules: list[str] = knob(
+        factory=list,
+        doc="modules to load first; where more than a load is needed, all of it is in setup",
+        when=ON_SLURM,
+        learned=False,
+    )
     setup: list[str] = knob(
-        factory=list, doc="lines of bash to run first, on the first node", when=ON_SLURM, learned=False
+        factory=list,
+        doc="lines of bash to run next, after the modules, on the first node",
+        when=ON_SLURM,
+        learned=False,
     )
     python: str | None = knob(
         None,

@@ -1,4 +1,4 @@
-"""The #SBATCH lines of a script, its modules and its plain exports, as fields of `cluster`. Nothing is run.
+"""The #SBATCH lines of a script as fields of `cluster`. What its commands say of the site is for `site`.
 
 The grammar is that of sbatch(1), 22.05 to 25.05.
 """
@@ -15,7 +15,6 @@ from hysweep.check.keys import RESERVED
 from hysweep.check.site import FIELD_OF, LAUNCHERS, SECRET, SHORT, TAKEN_AWAY, gpus_of
 from hysweep.schema import BadInput
 from hysweep.schema.hostlist import hosts
-from hysweep.scripts.scope import MARK, Word
 from hysweep.scripts.settings import Row
 
 MORE_SHORT = {"B": "extra-node-info", "D": "chdir", "F": "nodefile", "H": "hold", "I": "immediate", "L": "licenses",
@@ -26,6 +25,10 @@ ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "ov
 FLAGS = {"contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "immediate", "nice", "no-kill",
          "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue",
          "spread-job", "test-only", "usage", "use-min-nodes", "verbose", "version", "wait"}  # fmt: skip
+# pyxis adds options to sbatch and srun; these have no value.
+PYXIS_FLAG = re.compile(
+    r"no-container-[\w-]+|container-(?:mount-home|remap-root|entrypoint|entrypoint-log|writable|readonly)"
+)
 LEFT_OUT = {
     **LAUNCHERS,
     "chdir": "paths of a trial are absolute",
@@ -43,8 +46,6 @@ WEEK = 7 * 24 * 60
 INSTEAD = {"gpus-per-node": "cluster.gpus_per_node", "gres": "cluster.gres", "gpus": "cluster.gpus_per_node",
            "gpus-per-task": "cluster.gpus_per_node"}  # fmt: skip
 OF_SHELL = {"PATH", "HOME", "USER", "SHELL", "PWD", "TERM"}
-APPTAINERS_VALUES = ("-B", "--bind", "--env", "--env-file", "-H", "--home", "--pwd", "--cwd", "-W", "--workdir", "-o",
-                     "--overlay", "--mount", "-S", "--scratch", "--network", "--hostname")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
             name, is_joined, value = word[2:].partition("=")
             name = ALIASES.get(name, name)
             if not is_joined:
-                value = None if name in FLAGS else following
+                value = None if name in FLAGS or PYXIS_FLAG.fullmatch(name) else following
         elif word.startswith("-") and len(word) > 1:
             name = {**SHORT, **MORE_SHORT}.get(word[1], word[1])
             value = word[2:].removeprefix("=") or (None if name in FLAGS else following)
@@ -402,44 +403,6 @@ def gib(text: str) -> float:
     return size if size != int(size) else float(int(size))
 
 
-# --- what the commands of the script say of the site
-
-
-def read_site(header: Header, commands: Sequence[Sequence[Word]], exports: Mapping[str, tuple[str, int]]) -> None:
-    """Modules, plain exports and the container of a script that was read, added to its header."""
-    modules: list[str] = []
-    for words in commands:
-        texts = [w.text for w in words]
-        if texts[:2] in (["module", "load"], ["module", "add"], ["ml", "load"]) or (
-            texts[:1] == ["ml"] and len(texts) > 1 and texts[1] not in ("purge", "unload", "list", "avail", "reset")
-        ):
-            named = [t for t in texts[1 if texts[0] == "ml" and texts[1] != "load" else 2 :] if not t.startswith("-")]
-            row = Row(" ".join(texts), words[0].line, "cluster.modules")
-            if any(MARK.search(t) for t in named):
-                row.became, row.remark = "", "depends on what is not known: left out"
-            else:
-                modules += named
-            header.rows.append(row)
-        elif texts[0] in ("module", "ml"):
-            header.rows.append(Row(" ".join(texts), words[0].line, "", "left out: give it in cluster.setup"))
-        if "image" not in header.fields:
-            _containers(header, words)
-    if modules:
-        header.fields["modules"] = list(dict.fromkeys(modules))
-    for name, (value, line) in exports.items():
-        row = Row(f"export {name}={value}", line)
-        if why := unwanted(name):
-            row.override, row.remark = f"export {name}=…" if SECRET.search(name) else f"export {name}", why
-        elif MARK.search(value):
-            row.override, row.remark = f"export {name}", "depends on what is not known: left out"
-        elif name.upper() != name:
-            row.remark = "left out: of the script itself"
-        else:
-            header.fields.setdefault("env", {})[name] = value
-            row.became = f"cluster.env.{name}"
-        header.rows.append(row)
-
-
 def unwanted(name: str) -> str:
     """Why a variable is none of a profile's; empty where it is."""
     if SECRET.search(name):
@@ -447,38 +410,3 @@ def unwanted(name: str) -> str:
     if name in RESERVED or TAKEN_AWAY.match(name):
         return "left out: hysweep sets it on each node"
     return "left out: of the shell that submits" if name in OF_SHELL else ""
-
-
-def _containers(header: Header, words: Sequence[Word]) -> None:
-    """`srun --container-image=...` of pyxis, `apptainer exec ... IMAGE`."""
-    texts = [w.text for w in words]
-    if texts[0] == "srun":
-        given = {name: value for name, value, _ in _options(texts[1:])}
-        image = given.get("container-image")
-        if image and not MARK.search(image):
-            mounts = given.get("container-mounts") or ""
-            found = {"container": "pyxis", "image": image}
-            _container(header, words, found, [] if MARK.search(mounts) else [m for m in mounts.split(",") if m])
-            return
-    at = next((n for n, t in enumerate(texts) if t in ("apptainer", "singularity")), None)
-    if at is None or texts[at + 1 : at + 2] not in (["exec"], ["run"]):
-        return
-    mounts_found: list[str] = []
-    n = at + 2
-    while n < len(texts) and texts[n].startswith("-"):
-        name, is_joined, value = texts[n].partition("=")
-        if name in APPTAINERS_VALUES and not is_joined:
-            n += 1
-            value = texts[n] if n < len(texts) else ""
-        if name in ("-B", "--bind"):
-            mounts_found += [m for m in value.split(",") if m and not MARK.search(m)]
-        n += 1
-    if n < len(texts) and not MARK.search(texts[n]):
-        _container(header, words, {"container": "apptainer", "image": texts[n]}, mounts_found)
-
-
-def _container(header: Header, words: Sequence[Word], found: dict[str, str], mounts: list[str]) -> None:
-    header.fields |= found | ({"container_mounts": mounts} if mounts else {})
-    became = "cluster.container, cluster.image" + (", cluster.container_mounts" if mounts else "")
-    program = "srun" if found["container"] == "pyxis" else "apptainer"
-    header.rows.append(Row(f"{program} … {found['image']}", words[0].line, became))

@@ -19,10 +19,11 @@ from hysweep.schema.groups import Cluster
 from hysweep.scripts.bash import decode
 from hysweep.scripts.experiment import Experiment, differing, profile_yaml
 from hysweep.scripts.fields import Source, get, is_unknown_number, put, wanted
-from hysweep.scripts.header import Header, read_header, read_site
+from hysweep.scripts.header import Header, read_header
 from hysweep.scripts.launch import MAIN, Launch, launches
 from hysweep.scripts.options import FIRST, ON_SLURM, choose, model_option
 from hysweep.scripts.proof import (
+    SAME_FILES,
     Difference,
     canonical,
     compare,
@@ -43,6 +44,7 @@ from hysweep.scripts.settings import (
     shown,
 )
 from hysweep.scripts.shell import Script, read_script
+from hysweep.scripts.site import read_site
 from hysweep.scripts.tree import Unresolved, resolved, same
 
 SIZES = {"cluster.nodes": "trainer.nnodes", "cluster.gpus_per_node": "trainer.n_gpus_per_node"}
@@ -109,7 +111,7 @@ def import_script(
             raise
         return profile(header, None, name, label, verl, [Note(1, name, f"only its #SBATCH lines are read: {e}")])
     if header is not None:
-        read_site(header, script.commands, script.exports)
+        read_site(header, script)
         if launch is None or only_site:
             return profile(header, script, name, label, verl)
     if launch is None:
@@ -128,10 +130,10 @@ def import_script(
         differences = tuple(compare(source, compose_written(text), known))
     _explain(settings, experiment, differences, source, trial, known)
     notes = [*script.scope.notes, *others, *_of_launch(launch), *_of_model(launch, trial), *_of_gpu(header, trial)]
-    needed = {n: line for n, line in script.scope.needed.items() if f"${{oc.env:{n}}}" in text}
     return Imported(
         text, verl, launch.module, experiment.options, tuple(settings.rows),
-        tuple(_readable(d, script.scope) for d in differences), tuple(notes), script.scope.defaults, needed,
+        tuple(_readable(d, script.scope) for d in differences), tuple(notes), script.scope.defaults,
+        _needed(script.scope, text),
         tuple(header.rows) if header is not None else (),
     )  # fmt: skip
 
@@ -279,6 +281,8 @@ def _explain(
                 row.remark = row.remark or f"no field can say it: hysweep's own value is {ours[key]}"
         elif key in by_key:
             row.remark = row.remark or by_key[key].why
+            if by_key[key].why in SAME_FILES:
+                row.became = _derived(key)
         elif key in owners and key in ours:
             row.became = owners[key][0]
         elif key in ours:
@@ -350,8 +354,15 @@ def profile(
         file = Path(directory) / "cluster" / "imported.yaml"
         file.parent.mkdir()
         file.write_text(text, encoding="utf-8")
-        Composer([Path(directory)]).compose(["cluster=imported"])
-    return Imported(text, verl, "", {}, (), (), tuple(told), {}, {}, tuple(header.rows))
+        with marked_environment(text):
+            Composer([Path(directory)]).compose(["cluster=imported"])
+    needed = _needed(script.scope, text) if script is not None else {}
+    return Imported(text, verl, "", {}, (), (), tuple(told), {}, needed, tuple(header.rows))
+
+
+def _needed(scope: Scope, text: str) -> dict[str, int]:
+    """The variables that a file reads of the environment, and the script gives no default."""
+    return {name: line for name, line in scope.needed.items() if f"${{oc.env:{name}}}" in text}
 
 
 def _of_model(launch: Launch, trial: Trial) -> list[Note]:

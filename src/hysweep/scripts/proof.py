@@ -35,6 +35,8 @@ ALWAYS = {
     f"{MEGATRON}.use_mbridge": "hysweep loads models through Megatron-Bridge",
     f"{MEGATRON}.vanilla_mbridge": "hysweep loads models through Megatron-Bridge",
 }
+# What names the same files in other words.
+SAME_FILES = ("a path is made absolute", "files are a list of absolute paths")
 MISSING = "???"  # OmegaConf's word for a value that somebody must give
 PATHS = ("model.path", "algorithm.critic_path", "data.train_files", "data.val_files", "reward.function_path")
 SEEDS = ("data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed")
@@ -113,7 +115,7 @@ def _meant(key: str, before: Any, after: Any, source: Source, trial: Trial, valu
     if key == "trainer.use_v1" and not is_said and trial.algorithm.adv_estimator in ONLY_V0:
         return f"verl's V1 trainer cannot run {trial.algorithm.adv_estimator}"
     if key in values and isinstance(after, str | list) and _absolute(before) == _list(canonical(after)):
-        return "a path is made absolute" if isinstance(after, str) else "files are a list of absolute paths"
+        return SAME_FILES[0] if isinstance(after, str) else SAME_FILES[1]
     if before == MISSING:
         return "verl has no default for it"
     if is_said and key not in values and (path := _dead_field(key, trial)):

@@ -26,6 +26,9 @@ OWN = {
 COUNTED_TOGETHER = (f"{ACTOR}.ppo_micro_batch_size", f"{ROLLOUT}.log_prob_micro_batch_size",
                     f"{REF}.log_prob_micro_batch_size", "critic.ppo_micro_batch_size")  # fmt: skip
 MEGATRON = "megatron"
+HYDRAS = ("--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--resolve", "--package", "-p", "--run", "-r",
+          "--multirun", "-m", "--shell-completion", "-sc", "--config-path", "-cp", "--config-dir", "-cd",
+          "--experimental-rerun", "--info", "-i")  # fmt: skip
 OC_ENV = re.compile(r"\$\{oc\.env:([^{}]*)\}")
 NAME = re.compile(r"[A-Za-z_][\w\-]*\Z")
 
@@ -80,6 +83,8 @@ def read_settings(launch: Launch, scope: Scope, engine: str, keys: TrainerKeys) 
     parser = OverridesParser.create()
     for flag in launch.flags:
         row = Row(flag.text, flag.line, "", "how Hydra itself runs: left out")
+        if re.split(r"[= ]", flag.text)[0] not in HYDRAS:
+            row.is_fault, row.remark = True, "is no option of the trainer's, which would refuse it: left out"
         if flag.text.startswith(("--config-path", "-cp", "--config-dir", "-cd")) and launch.engine is None:
             row.remark = "the configuration there is not read"
         settings.rows.append(row)

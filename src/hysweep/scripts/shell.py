@@ -30,6 +30,7 @@ BLIND = {
     "getopts": "is not read",
 }
 NO_WORDS = ("file_redirect", "herestring_redirect", "heredoc_redirect", "comment")
+PREPARES = ("source", ".", "eval")  # of those, what sets up the shell that the trainer is started from
 DEEPEST = 20  # functions within functions, bash -c within bash -c
 
 
@@ -38,12 +39,14 @@ class Script:
     """What a script starts, and what was learned on the way. `ended` says why it stopped early.
 
     exports  the variables that it gives to what it starts: (value in the end, line)
+    steps    the commands, and in their places what sets up the shell besides: source, eval, unset
     """
 
     commands: tuple[tuple[Word, ...], ...]
     scope: Scope
     ended: str = ""
     exports: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    steps: tuple[tuple[Word, ...], ...] = ()
 
 
 class _Leave(Exception):
@@ -70,13 +73,14 @@ def read_script(source: str, name: str, given: Mapping[str, str], probes_succeed
         raise BadInput(Problem(name, "bash", "is nested too deep to be read", "mend the script")) from e
     values = {name: (shell.scope.value(name), line) for name, line in shell.exports.items()}
     exports = {name: (value, line) for name, (value, line) in values.items() if value is not None}
-    return Script(tuple(shell.commands), shell.scope, ended, exports)
+    return Script(tuple(shell.commands), shell.scope, ended, exports, tuple(shell.in_order))
 
 
 class _Shell:
     def __init__(self, name: str, scope: Scope, probes_succeed: bool) -> None:
         self.name, self.scope, self.probes_succeed = name, scope, probes_succeed
         self.commands: list[tuple[Word, ...]] = []
+        self.in_order: list[tuple[Word, ...]] = []  # Script.steps
         self.functions: dict[str, tuple[Node, Expander]] = {}
         self.exports: dict[str, int] = {}
         self.printed: list[str] | None = None  # within a command substitution: what it prints so far
@@ -120,7 +124,11 @@ class _Shell:
                 return True
             case "unset_command":
                 for child in node.named_children:
-                    self.scope.unset(self.words.text(child))
+                    unset = self.words.text(child)
+                    # one of the environment's, which whoever starts the trainer must take away too
+                    if self.printed is None and unset.isidentifier() and unset not in self.scope.variables:
+                        self.in_order.append((Word("unset", line_of(child)), Word(unset, line_of(child))))
+                    self.scope.unset(unset)
                 return True
             case "command":
                 return self._command(node)
@@ -209,6 +217,8 @@ class _Shell:
         if name in ("true", ":", "export", "set", "shift", "cd", "false"):
             return self._builtin(name, [w.text for w in words[1:]], node)
         if name in BLIND:
+            if name in PREPARES and self.printed is None:
+                self.in_order.append(tuple(words))
             self.scope.note(line, text_of(node), BLIND[name])
             return True
         if name in ("bash", "sh") and [w.text for w in words[1:2]] in (["-c"], ["-lc"], ["-ic"]) and len(words) > 2:
@@ -218,6 +228,7 @@ class _Shell:
         if self.printed is not None:
             return self._print(name, [w.text for w in words[1:]])
         self.commands.append(tuple(words))
+        self.in_order.append(tuple(words))
         return None if name not in SILENT else True
 
     def _builtin(self, name: str, words: list[str], node: Node) -> bool:
