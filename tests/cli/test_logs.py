@@ -88,6 +88,16 @@ def test_what_is_not_there(study: StudyDirectory, words: list[str], code: int, s
     assert says in said.stderr
 
 
+def test_what_a_trial_waits_for_is_said(study: StudyDirectory) -> None:
+    of = trial(study)
+    attempt(of)
+    of.save(State(Status.SUBMITTED, attempt=1, job_id="7", reason="ReqNodeNotAvail"))
+    said = warm(["logs", "outputs/s"], {})
+    assert said.returncode == 1 and "or it is empty; it waits: ReqNodeNotAvail" in said.stderr
+    of.save(State(Status.SUBMITTED, attempt=1, job_id="7", began=1.0))
+    assert "its job has begun" in warm(["logs", "outputs/s"], {}).stderr
+
+
 def test_it_follows_from_attempt_to_attempt_to_the_end(
     study: StudyDirectory, follower: Callable[..., subprocess.Popen[str]]
 ) -> None:

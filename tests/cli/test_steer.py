@@ -10,7 +10,7 @@ import pytest
 from hysweep.compose import Composer
 from hysweep.study import define
 from hysweep.study.lease import StudyLock
-from hysweep.track import StudyDirectory
+from hysweep.track import Cause, State, Status, StudyDirectory
 
 from .test_cli import hysweep
 
@@ -39,7 +39,22 @@ def test_what_is_no_study_is_said(verb: str) -> None:
     assert not Path("outputs").exists()
 
 
-@pytest.mark.parametrize("verb", ["tick", "rebuild", "resume"])
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`tools(sbatch="...")`: what a command of the scheduler does, as bash."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+
+    def make(**scripts: str) -> None:
+        for name, script in scripts.items():
+            (place / name).write_text(f"#!/bin/bash\n{script}\n")
+            (place / name).chmod(0o755)
+
+    return make
+
+
+@pytest.mark.parametrize("verb", ["tick", "rebuild"])
 def test_the_second_one_is_told_who_drives_it(study: StudyDirectory, verb: str) -> None:
     (lock := StudyLock(study)).acquire()
     answer = hysweep(verb, "outputs/s")
@@ -59,6 +74,74 @@ def test_a_pause_is_seen_and_a_resume_ends_it(study: StudyDirectory) -> None:
     assert answer.returncode == 0 and "no longer paused; driven by process" in answer.stdout
     assert not study.is_paused
     assert [e["event"] for e in study.events()] == ["paused", "resumed"]
+
+
+def test_a_resume_of_what_somebody_drives_changes_it_and_is_no_failure(study: StudyDirectory) -> None:
+    (lock := StudyLock(study)).acquire()
+    answer = hysweep("resume", "outputs/s")
+    assert answer.returncode == 0 and answer.stdout.startswith("driven by process"), "it was not paused at all"
+    hysweep("pause", "outputs/s")
+    answer = hysweep("resume", "outputs/s", "study.n_trials=1", "cluster.timeout_min=7")
+    assert answer.returncode == 0 and "no longer paused; changed; driven by process" in answer.stdout
+    lock.release()
+    assert study.changes() == {"n_trials": 1, "cluster": {"timeout_min": 7}} and not study.is_paused
+
+
+def test_a_pause_counts_what_is_held_by_now(study: StudyDirectory) -> None:
+    gone = study.add_trial(0, "abc123abc123", "", {})
+    gone.save(State(Status.ENDED, attempt=1, job_id="7", cause=Cause.CANCELLED, is_held=True))
+    assert "0 are held in the queue" in hysweep("pause", "outputs/s").stdout
+
+
+def test_a_job_that_has_begun_is_not_waited_for_by_a_pause(study: StudyDirectory) -> None:
+    begun = study.add_trial(0, "abc123abc123", "", {})
+    begun.save(State(Status.SUBMITTED, attempt=1, job_id="7", began=1.0))
+    (lock := StudyLock(study)).acquire()
+    answer = hysweep("pause", "outputs/s")
+    lock.release()
+    assert answer.returncode == 0 and "1 running go on, 0 are held" in answer.stdout
+
+
+@pytest.mark.parametrize(("made", "says"), [(2, "over: all 2 of its trials were made"), (1, "go on with the 1 that")])
+def test_a_cancel_says_how_it_goes_on_if_it_can(study: StudyDirectory, made: int, says: str) -> None:
+    for number in range(made):
+        study.add_trial(number, f"abc12{number}abc123", "", {})
+    answer = hysweep("cancel", "outputs/s")
+    assert answer.returncode == 0 and says in answer.stdout
+    assert ("hysweep resume" in answer.stdout) == (made < 2)
+
+
+# --- what the scheduler refuses, and a scheduler that is not there
+
+
+def test_a_refusal_is_one_clear_line_and_the_study_goes_on_elsewhere(tools) -> None:
+    tools(sbatch="echo 'sbatch: error: invalid partition specified: mian' >&2; exit 1", squeue="true", sinfo="true")
+    command = ["run", "cluster=testcluster", "study.name=s", "cluster.nodes=1"]
+    for answer in (hysweep(*command, "cluster.partition=mian"), hysweep("resume", "outputs/s")):
+        assert answer.returncode == 2 and "Traceback" not in answer.stderr
+        assert "cluster.partition = mian: the scheduler refused trial 0: invalid partition" in answer.stderr
+    assert "hysweep resume" in answer.stderr and "cluster.partition=VALUE" in answer.stderr
+    assert "refused: the scheduler refused it: invalid partition" in hysweep("status", "outputs/s").stdout
+    assert "invalid partition" in hysweep("logs", "outputs/s").stderr
+    tick = hysweep("tick", "outputs/s", "--json")
+    assert tick.returncode == 1 and "invalid partition" in json.loads(tick.stdout)["refusal"]
+    for words in ([*command, "cluster.partition=main"], ["resume", "outputs/s", "cluster.partition=gpu"]):
+        assert f"cluster.partition = {words[-1].partition('=')[2]}: the" in hysweep(*words).stderr
+    assert StudyDirectory(Path("outputs/s")).changes()["cluster"] == {"partition": "gpu"}
+
+
+def test_no_cluster_at_all_is_said_before_anything_is_written(tools) -> None:
+    said = "resolve_ctls_from_dns_srv: res_nsearch error: Unknown host"
+    tools(sbatch="exit 1", sinfo=f"echo 'sinfo: error: {said}' >&2; exit 1")
+    answer = hysweep("run", "cluster=testcluster", SLURM_CONF="/no/slurm.conf")
+    assert answer.returncode == 2 and not Path("outputs").exists()
+    assert "no SLURM cluster answers here (SLURM_CONF=/no/slurm.conf)" in answer.stderr and said in answer.stderr
+    assert 'hysweep cluster up`, then `eval "$(hysweep cluster env)"`' in answer.stderr
+    answer = hysweep("doctor", "--cluster", "testcluster")
+    assert answer.returncode == 2 and "hysweep cluster up" in answer.stderr
+    assert not Path("outputs").exists()
+    found = {f["name"]: f for f in json.loads(hysweep("doctor", "--json").stdout)}
+    assert not found["SLURM"]["is_good"] and "no cluster answers" in found["SLURM"]["found"]
 
 
 def test_what_a_resume_changes_stays_changed(study: StudyDirectory) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hysweep.launch import Busy, JobStatus, Refused, command, queue
 from hysweep.launch.allocation import Allocation, hosts
-from hysweep.launch.slurm import SlurmLauncher
+from hysweep.launch.slurm import SlurmLauncher, setting_of
 from hysweep.schema import BadInput
 from hysweep.track import AttemptDirectory, Cause, Claim, settle
 
@@ -223,6 +223,8 @@ def test_one_call_cancels_all(tools) -> None:
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Busy),
         ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", Busy),
         ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Busy),
+        ("sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host", Busy),
+        ("sbatch: fatal: Could not establish a configuration source", Busy),
         (
             "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
             Refused,
@@ -236,6 +238,28 @@ def test_refusals_that_pass_and_that_do_not(tools, new_attempt, said: str, fault
     tools(sbatch=f"""echo "{said}" >&2; exit 1""", git="exit 1")
     with pytest.raises(fault, match=said.split(": ")[-1][:30].replace("(", ".").replace(")", ".")):
         SlurmLauncher().submit(new_attempt(launcher="slurm"))
+
+
+@pytest.mark.parametrize(
+    ("said", "setting"),
+    [
+        ("invalid partition specified: mian", "cluster.partition"),
+        ("User's group not permitted to use this partition", "cluster.partition"),
+        ("Invalid account or account/partition combination specified", "cluster.account"),
+        ("Invalid qos specification", "cluster.qos"),
+        ("Job violates accounting/QOS policy (job submit limit)", "cluster.qos"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "cluster.timeout_min"),
+        ("Invalid feature specification", "cluster.constraint"),
+        ("Invalid generic resource (gres) specification", "cluster.gres"),
+        ("Memory specification can not be satisfied", "cluster.memory_gib"),
+        ("Requested node configuration is not available", "cluster.nodes"),
+        ("Node count specification invalid", "cluster.nodes"),
+        ("unrecognized option '--frob'", "cluster.additional_parameters"),
+        ("something else", None),
+    ],
+)
+def test_a_refusal_names_the_setting_that_it_is_about(said: str, setting: str | None) -> None:
+    assert setting_of(said) == setting
 
 
 def test_too_many_jobs_is_a_matter_of_time_only_for_who_has_some(tools, new_attempt) -> None:

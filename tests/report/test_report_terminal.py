@@ -154,6 +154,16 @@ def test_the_last_decisions_are_told(quickstart: Study) -> None:
     assert "stop trial 2 cause=pruned reason=too low value=0.1235" in lines[-1]
 
 
+def test_why_trials_wait_is_told_once_for_those_that_wait_alike(make_study: MakeStudy) -> None:
+    study = make_study()
+    for n, reason in enumerate(["Resources", "Priority", "Resources"]):
+        made = study.trial({"rollout.n": n + 2}, status=Status.CREATED)
+        made.save(State(Status.SUBMITTED, attempt=1, job_id=str(n), reason=reason))
+    lines = printed(live_table(read_study(study.path), width=100), 100)
+    assert "queued: Resources (trials 0, 2)" in [line.strip() for line in lines]
+    assert "queued: Priority (trial 1)" in [line.strip() for line in lines]
+
+
 def test_each_change_of_state_is_one_plain_line(make_study: MakeStudy) -> None:
     study = make_study()
     trial = study.trial({"algorithm": "cispo", "trainer.learning_rate": 1.2e-3}, status=Status.CREATED)

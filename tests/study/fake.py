@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hysweep.launch import Busy, JobState, JobStatus, Refused
+from hysweep.launch.slurm import setting_of
 from hysweep.track import AttemptDirectory, Cause, Claim, End
 
 Curve = Callable[[dict, int], list[float]]  # (point, attempt) -> the score of each step
@@ -16,7 +17,8 @@ Curve = Callable[[dict, int], list[float]]  # (point, attempt) -> the score of e
 class FakeLauncher:
     """Jobs move on by one step at each look. `ends` scripts how an attempt ends: (trial, attempt) -> cause.
 
-    `nodes` are blamed for it; the first `busy_for` submissions come at a bad time, and all are refused if `refuses`.
+    `nodes` are blamed for it; the first `busy_for` submissions come at a bad time, and all are refused if `refuses`,
+    or those that `refuses_job` has a word against.
     A job waits for `queued_for` looks; with `can_hold` for longer, where it is told to.
     """
 
@@ -29,9 +31,11 @@ class FakeLauncher:
         refuses: str = "",
         queued_for: int = 0,
         can_hold: bool = True,
+        refuses_job: Callable[[dict], str] = lambda job: "",
     ) -> None:
         self.curve, self.ends, self.nodes = curve, ends or {}, nodes
-        self.busy_for, self.refuses = busy_for, refuses
+        self.busy_for, self.refuses, self.refuses_job = busy_for, refuses, refuses_job
+        self.asked = 0  # how often it was asked to take a job
         self.runs: dict[str, AttemptDirectory] = {}  # job id -> what it runs now, where that is not what it began with
         self.jobs: dict[str, int] = {}  # job id -> steps done
         self.submitted: list[str] = []
@@ -47,8 +51,9 @@ class FakeLauncher:
 
     def submit(self, attempt: AttemptDirectory) -> str:
         assert attempt.job() is not None, "job.json comes first"
-        if self.refuses:
-            raise Refused(self.refuses)
+        self.asked += 1
+        if said := self.refuses or self.refuses_job(attempt.job()):
+            raise Refused(said, setting_of(said))
         if self.busy_for:
             self.busy_for -= 1
             raise Busy("too many")

@@ -231,10 +231,6 @@ def test_a_busy_scheduler_is_asked_again_and_a_refusal_is_final(composer: Compos
             pass
     assert causes(busy) == [Cause.COMPLETED] * 2
     assert all(len(t.attempts()) == 1 for t in busy.trials())
-    refused = begin(composer, "study.name=refused", "rollout.n=2,4,8,16")
-    why = finish(refused, FakeLauncher(rising, refuses="Invalid account"))
-    assert causes(refused) == [Cause.CONFIG_ERROR] * 3 and "mend" in why
-    assert "Invalid account" in refused.trials()[0].state().reason
 
 
 def test_runs_of_the_scheduler_s_own_are_attempts(composer: Composer) -> None:

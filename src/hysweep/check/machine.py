@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +18,7 @@ from hysweep.schema.finding import Finding
 # What real verl on the CPU was run with, beside verl itself; the extra `cpu` installs them.
 CPU_STACK = ("verl", "torch", "ray", "transformers", "TransferQueue", "tensordict")
 EXTRAS = {"plotly": "report", "wandb": "wandb"}
+_ANSWERS_WITHIN_S = 15.0
 
 
 def installed(name: str) -> str | None:
@@ -37,6 +39,10 @@ def lacks_for(trial: Trial) -> list[Problem]:
     if trial.cluster.launcher == "slurm" and shutil.which("sbatch") is None:
         cure = "log in to a node that can submit; `hysweep plan` works anywhere, `hysweep cluster up` starts one here"
         return [Problem("cluster.launcher", "slurm", "there is no sbatch here", cure, Stage.START)]
+    if trial.cluster.launcher == "slurm" and (said := slurm_says_nothing()) is not None:
+        where = f"SLURM_CONF={os.environ.get('SLURM_CONF') or 'not set'}"
+        why, cure = f"no SLURM cluster answers here ({where}): {said}", _cure_of_silence(trial.cluster.name)
+        return [Problem("cluster.launcher", "slurm", why, cure, Stage.START)]
     if trial.cluster.launcher != "local":
         return []
     problems = []
@@ -75,6 +81,32 @@ def lacks_for(trial: Trial) -> list[Problem]:
             if name != "verl" and installed(name) is None
         ]
     return problems
+
+
+def slurm_says_nothing() -> str | None:
+    """What the scheduler's own command says, or that it says nothing, where no cluster answers; None: one does, or
+    there is no such command to ask with."""
+    try:
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--format=%P"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWERS_WITHIN_S,
+            env=dict(os.environ) | {"LC_ALL": "C"},
+        )
+    except OSError:
+        return None
+    except subprocess.TimeoutExpired:
+        return f"sinfo did not answer within {_ANSWERS_WITHIN_S:.0f} s"
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return None if not done.returncode else lines[-1] if lines else f"sinfo ended with exit code {done.returncode}"
+
+
+def _cure_of_silence(cluster: str) -> str:
+    if cluster == "testcluster":
+        return 'start it with `hysweep cluster up`, then `eval "$(hysweep cluster env)"` in this shell'
+    return "log in to a node that reaches it, or set SLURM_CONF to its configuration"
 
 
 def _python() -> list[Finding]:
@@ -131,7 +163,6 @@ def _resources(where: Path) -> list[Finding]:
 
 def _cluster() -> list[Finding]:
     gpus = shutil.which("nvidia-smi")
-    slurm = shutil.which("sbatch")
     return [
         Finding(
             "GPU driver",
@@ -139,5 +170,15 @@ def _cluster() -> list[Finding]:
             gpus or "none",
             "not needed for the tiny model; cluster=local has no GPU",
         ),
-        Finding("SLURM", slurm is not None, slurm or "no sbatch here", "log in to a node that can submit"),
+        _slurm(),
     ]
+
+
+def _slurm() -> Finding:
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        return Finding("SLURM", False, "no sbatch here", "log in to a node that can submit")
+    if (said := slurm_says_nothing()) is not None:
+        cure = f"{_cure_of_silence('')}; for the test cluster {_cure_of_silence('testcluster')}"
+        return Finding("SLURM", False, f"{sbatch} is there, but no cluster answers: {said}", cure)
+    return Finding("SLURM", True, sbatch)

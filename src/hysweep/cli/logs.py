@@ -85,7 +85,8 @@ def logs(path: Path, address: str | None, rank: int | None, number: int | None, 
                 printer.print(tail)
             if not printer.has_printed:
                 names = " nor ".join(t.path.name for t in tails)
-                click.echo(f"nothing yet: {attempt.path} has no {names}, or it is empty", err=True)
+                why = _why_nothing(trial)
+                click.echo(f"nothing yet: {attempt.path} has no {names}, or it is empty{why}", err=True)
             return 0 if printer.has_printed else 1
         attempt = trial.attempt(attempt.number + 1)
 
@@ -94,7 +95,7 @@ def _follow(
     directory: StudyDirectory, trial: TrialDirectory, attempt: AttemptDirectory, tails: Sequence[Tail], printer: Printer
 ) -> bool:
     """Print an attempt to its end. True when there is a next one."""
-    has_told = False
+    has_told, waits_for = False, ""
     while True:
         # looked at first: what was written before it is printed below
         end = attempt.end()
@@ -107,12 +108,25 @@ def _follow(
             click.echo(f"attempt {attempt.number}: {end.cause}" + (f": {end.reason}" if end.reason else ""), err=True)
         if has_next:
             return True
-        if state.is_final:
+        if attempt.claimed() is None and state.reason not in ("", waits_for):
+            waits_for = state.reason
+            click.echo(f"waits: {waits_for}", err=True)
+        if state.is_refused or state.is_final:
             return False
         if end is not None and not (directory.path / "driver.json").exists() and not _may_run_again(attempt):
             click.echo(f"nobody drives the study: hysweep resume {directory.path}", err=True)
             return False
         time.sleep(LOOK_S)
+
+
+def _why_nothing(trial: TrialDirectory) -> str:
+    """What the trial waits for, or why it never began, where somebody has said so."""
+    state = trial.state()
+    if state.is_final:
+        return f"; it ended by {state.cause}" + (f": {state.reason}" if state.reason else "")
+    if state.began:
+        return "; its job has begun, and no node of it has said a word yet"
+    return f"; it waits: {state.reason}" if state.reason else ""
 
 
 def _may_run_again(attempt: AttemptDirectory) -> bool:
@@ -141,7 +155,7 @@ def _only(directory: StudyDirectory) -> TrialDirectory:
 def _attempt(trial: TrialDirectory, number: int | None) -> AttemptDirectory:
     attempts = trial.attempts()
     if not attempts:
-        why = f"trial {trial.number} has none yet"
+        why = f"trial {trial.number} has none yet{_why_nothing(trial)}"
         raise BadInput(Problem("--attempt", number or "newest", why, "look with `hysweep status`"))
     if number is None:
         return attempts[-1]

@@ -20,7 +20,8 @@ HONOURED_WITHIN_S = 20.0  # a controller that drives the study sees a request in
 
 
 def tick(path: Path, as_json: bool) -> int:
-    """One step. Returns 1 once the study is over with no result, or when its storage does not answer."""
+    """One step. Returns 1 once the study is over with no result, when its storage does not answer, or when the
+    scheduler refuses what it was asked for."""
     directory = study_at(path)
     before = sum(1 for e in directory.events() if e.get("event") == "submitted")
     with Controller(directory) as controller:
@@ -30,12 +31,14 @@ def tick(path: Path, as_json: bool) -> int:
             click.echo(f"{e}; nothing was lost", err=True)
             return 1
         why, in_flight, is_over = controller.why_no_more(), controller.in_flight, controller.is_over
+        refusal = controller.refusal
     record = read_study(directory)
     submitted = sum(1 for e in record.events if e.get("event") == "submitted") - before
     facts = {
         "is_over": is_over,
         "is_paused": record.is_paused,
         "why_no_more": why,
+        "refusal": str(refusal) if refusal else None,
         "in_flight": in_flight,
         "submitted": submitted,
         "trials": len(record.trials),
@@ -49,7 +52,9 @@ def tick(path: Path, as_json: bool) -> int:
     else:
         paused = "paused; " if record.is_paused else ""
         click.echo(f"{paused}{len(record.trials)} trials, {in_flight} in flight, {submitted} submitted now")
-    return 1 if is_over and record.best is None else 0
+    if refusal:
+        click.echo(f"hysweep: {refusal}", err=True)
+    return 1 if refusal or (is_over and record.best is None) else 0
 
 
 def pause(path: Path) -> int:
@@ -74,7 +79,7 @@ def pause(path: Path) -> int:
             time.sleep(0.3)
     record, left = read_study(directory), _unheld(directory)
     counts = {str(standing): n for standing, n in record.counts.items()}
-    held = sum(1 for t in record.trials if t.state.is_held)
+    held = sum(1 for t in record.trials if t.state.is_held and not t.state.is_final)
     click.echo(f"paused; {counts.get('running', 0)} running go on, {held} are held in the queue")
     if left:
         click.echo(f"{left} wait in a queue and are not held yet: hysweep status {directory.path}", err=True)
@@ -88,7 +93,10 @@ def _unheld(directory: StudyDirectory) -> int:
     return sum(
         1
         for trial, s in states
-        if s.status is Status.SUBMITTED and not s.is_held and trial.attempt(s.attempt).claimed() is None
+        if s.status is Status.SUBMITTED
+        and not s.is_held
+        and s.began is None
+        and trial.attempt(s.attempt).claimed() is None
     )
 
 

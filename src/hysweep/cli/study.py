@@ -28,12 +28,13 @@ from hysweep.report import (
     write_page,
 )
 from hysweep.schema import BadInput, Problem
-from hysweep.study import CHANGEABLE
-from hysweep.study.controller import Controller
+from hysweep.study import CHANGEABLE, load_definition
+from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move
+from hysweep.study.controller import Controller, composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
-from hysweep.study.lease import LEASE_S, Lost, holder
+from hysweep.study.lease import LEASE_S, Holder, Lost, holder
 from hysweep.study.storage import Unreachable
-from hysweep.track import Cause, StudyDirectory
+from hysweep.track import Cause, StudyDirectory, read_json
 
 REFRESH_S = 1.0
 
@@ -41,7 +42,8 @@ REFRESH_S = 1.0
 def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = False, as_job: bool = False) -> int:
     """Drive a study to its end: in the foreground with a live table, or by itself elsewhere.
 
-    Returns 0, or 1 when nothing completed. Ctrl-C leaves: the jobs go on, the code is 130.
+    Returns 0, or 1 when nothing completed. Ctrl-C leaves: the jobs go on, the code is 130. Raises BadInput when the
+    scheduler refuses what it was asked for.
     """
     controller = Controller(directory, changes)
     # a job that is run again on another node waits for the lease of the node that it lost
@@ -100,6 +102,8 @@ def _drive_here(controller: Controller) -> int:
         except Lost as e:
             click.echo(f"hysweep: {e}", err=True)
             return 1
+    if (refusal := controller.refusal) is not None:
+        raise BadInput(refusal)
     click.echo(f"over: {controller.why_no_more()}")
     return _conclude(directory, console)
 
@@ -165,14 +169,27 @@ def status(path: Path, as_json: bool) -> None:
 
 def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:
     directory = study_at(path)
-    changes = _changes(overrides)
-    if directory.is_paused:
+    changes = _changes(directory, overrides)
+    was_paused = directory.is_paused
+    if was_paused:
         directory.withdraw_pause()
         directory.log("resumed")
-        if not changes and (there := holder(directory)) is not None and not there.is_over:
-            click.echo(f"no longer paused; driven by {there}. Look: hysweep status {shown(directory.path)}")
-            return 0
-    return drive(directory, changes, detach, as_job)
+    there = holder(directory)
+    if as_job or there is None or there.is_over:
+        return drive(directory, changes, detach, as_job)
+    # whoever drives it takes the changes over in its next step
+    if changes:
+        directory.save_changes(later(directory.changes(), as_plain(changes)))
+    done = [*(["no longer paused"] if was_paused else []), *(["changed"] if changes else [])]
+    click.echo(f"{'; '.join([*done, 'driven by'])} {_named(directory, there)}. Look: hysweep status {shown(path)}")
+    return 0
+
+
+def _named(directory: StudyDirectory, there: Holder) -> str:
+    """Who drives a study, with what it takes to look at it or to stop it."""
+    job = (read_json(directory.path / "controller.json") or {}).get("job")
+    signed = "" if there.is_here else f", which signed {there.age:.0f} s ago"
+    return f"{there}{signed}" + (f" (SLURM job {job})" if job and not there.is_here else "")
 
 
 def cancel(path: Path, addresses: list[str]) -> int:
@@ -207,7 +224,7 @@ def cancel(path: Path, addresses: list[str]) -> int:
     left = [t for t in open_ones if not t.state().is_final]
     click.echo(
         f"stopped {len(stopped)} of {len(open_ones)} trials that were open"
-        + (f"; go on: hysweep resume {shown(directory.path)}" if not chosen else "")
+        + (_what_is_left(directory) if not chosen else "")
     )
     for trial in left:
         click.echo(
@@ -215,6 +232,14 @@ def cancel(path: Path, addresses: list[str]) -> int:
             err=True,
         )
     return 1 if left else 0
+
+
+def _what_is_left(directory: StudyDirectory) -> str:
+    """Of a study that was stopped: how it goes on, if it can."""
+    made, wanted = len(directory.trials()), Controller(directory).definition.n_trials
+    if made >= wanted:
+        return f"; the study is over: all {made} of its trials were made"
+    return f"; go on with the {wanted - made} that are left: hysweep resume {shown(directory.path)}"
 
 
 def report(path: Path, as_json: bool) -> None:
@@ -239,8 +264,11 @@ def shown(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _changes(overrides: list[str]) -> dict[str, object]:
-    """`study.n_trials=12` and the like. Raises BadInput for what cannot change when a study goes on."""
+def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, object]:
+    """`study.n_trials=12`, `cluster.partition=main` and the like. Raises BadInput for what cannot change when a study
+    goes on."""
+    elsewhere = [o for o in overrides if is_of_cluster(o.partition("=")[0].lstrip("+"))]
+    overrides = [o for o in overrides if o not in elsewhere]
     given = {o.partition("=")[0].lstrip("+"): o.partition("=")[2] for o in overrides}
     settings = {key: key.removeprefix("study.").partition(".")[0] for key in given}
     if faults := [
@@ -248,7 +276,7 @@ def _changes(overrides: list[str]) -> dict[str, object]:
             key,
             given[key],
             "cannot change when a study goes on",
-            f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can",
+            f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can, and where it runs: cluster.*",
         )
         for key in sorted(given)
         if settings[key] not in CHANGEABLE or not key.startswith("study.")
@@ -265,6 +293,11 @@ def _changes(overrides: list[str]) -> dict[str, object]:
             group[leaf] = getattr(value, leaf)
         else:
             changes[name] = value
+    if elsewhere:
+        composer = composer_of(directory)
+        definition = load_definition(directory, composer)
+        composer.freeze(definition.env)
+        changes[CLUSTER] = move(definition, composer, elsewhere)
     return changes
 
 
@@ -275,6 +308,7 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
         "directory": str(record.directory.path),
         "best": best.number if best else None,
         "is_paused": record.is_paused,
+        "refusal": record.refusal,
         "gpu_hours": record.gpu_hours,
         "budget_gpu_hours": record.budget_gpu_hours,
         "spending": record.spending.as_dict(),

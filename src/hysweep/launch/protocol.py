@@ -46,7 +46,14 @@ class Busy(Exception):
 
 
 class Refused(Exception):
-    """The attempt will never be started as it is; the text says why."""
+    """The attempt will never be started as it is; the text says why.
+
+    `setting`: the key that it is about, as cluster.partition, where that can be told.
+    """
+
+    def __init__(self, why: str, setting: str | None = None) -> None:
+        super().__init__(why)
+        self.setting = setting
 
 
 class Launcher(Protocol):

@@ -33,9 +33,28 @@ _SUBMITS_WITHIN = 90.0
 _TRANSIENT = re.compile(
     r"(?i)timed out|unable to contact|connection (?:refused|reset)|temporarily un|standby|zero bytes|transport endpoint"
     r"|communication|i/o error|slurm_persist_conn|unexpected message|try again|maximum number of jobs"
+    r"|resolve_ctls_from_dns_srv|establish a configuration source"
 )
 # One text for too many jobs, which passes, and for a job too large, which does not.
 _LIMIT = re.compile(r"(?i)submit limit|MaxSubmit|MaxJobs|QOSMax|AssocMax|AssocGrp|QOSGrp")
+
+
+# The setting that a refusal is about, by a word of sbatch's; of several the first. An account that is wrong for a
+# partition goes by the account.
+_SETTINGS = (
+    (r"\baccount\b", "cluster.account"),
+    (r"\bqos\b", "cluster.qos"),
+    (r"reservation", "cluster.reservation"),
+    (r"partition time limit|time limit", "cluster.timeout_min"),
+    (r"partition", "cluster.partition"),
+    (r"feature", "cluster.constraint"),
+    (r"generic resource|\bgres\b|tres", "cluster.gres"),
+    (r"memory", "cluster.memory_gib"),
+    (r"dependency", "cluster.dependency"),
+    (r"node name", "cluster.nodelist"),
+    (r"node count|node configuration|more processors|too many nodes", "cluster.nodes"),
+    (r"unrecognized option|invalid option", "cluster.additional_parameters"),
+)
 
 
 class SlurmLauncher:
@@ -151,13 +170,18 @@ class SlurmLauncher:
         said = said or f"sbatch ended with exit code {done.returncode}"
         if _TRANSIENT.search(said) or (_LIMIT.search(said) and self._has_jobs()):
             raise Busy(said)
-        raise Refused(said)
+        raise Refused(said, setting_of(said))
 
     def _has_jobs(self) -> bool:
         try:
             return queue.submitted_by_me() > 0
         except queue.NoAnswer:
             return True
+
+
+def setting_of(refusal: str) -> str | None:
+    """The key that what sbatch said is about, where a word of it tells."""
+    return next((key for words, key in _SETTINGS if re.search(words, refusal, re.IGNORECASE)), None)
 
 
 def job_name(attempt: AttemptDirectory) -> str:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hysweep.check import lacks_for
 from hysweep.compile import compile_trial
 from hysweep.launch import queue
 from hysweep.launch.probe import ASKED, ping, pong, report
@@ -85,6 +86,8 @@ def survey(
     if trial.cluster.launcher != "slurm":
         cure = "name a cluster of SLURM's, as hysweep doctor --cluster slurm_h100"
         raise BadInput(Problem("cluster.launcher", trial.cluster.launcher, "its nodes cannot be asked by sbatch", cure))
+    if lacking := lacks_for(trial):
+        raise BadInput(*lacking)
     root = root.absolute()
     made_root = not root.exists()
     try:

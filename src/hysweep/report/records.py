@@ -205,7 +205,7 @@ class TrialRecord:
                 return Standing.CANCELLED
             return _STANDINGS[ACTIONS[self.state.cause or Cause.UNKNOWN].verdict]
         current = self.attempts[-1] if self.attempts else None
-        if self.status is Status.SUBMITTED and current and current.is_claimed:
+        if self.status is Status.SUBMITTED and (self.state.began or (current and current.is_claimed)):
             return Standing.RUNNING
         return Standing.WAITING
 
@@ -216,6 +216,8 @@ class TrialRecord:
             return str(self.state.cause or Cause.UNKNOWN)
         if self.state.ending:
             return "stopping"
+        if self.state.is_refused:
+            return "refused"
         if self.standing is Standing.RUNNING:
             return "starting" if self.last_step is None else "running"
         return {Status.CREATED: "waiting", Status.SUBMITTING: "submitting"}.get(self.status, "queued")
@@ -391,6 +393,11 @@ class StudyRecord:
         return {s: standings.count(s) for s in Standing if s in standings}
 
     @property
+    def refusal(self) -> str | None:
+        """What the scheduler said that takes no job of the study as it is; None: it took what it was asked for."""
+        return next((t.state.reason for t in self.trials if t.state.is_refused), None)
+
+    @property
     def is_live(self) -> bool:
         return any(t.is_live for t in self.trials)
 
@@ -537,6 +544,8 @@ def _read_trial(
     if not isinstance(state, State):
         faults.append(f"trial {trial.number}: its state cannot be read")
         state = State()
+    if state.status is Status.SUBMITTED and state.began:
+        attempts = tuple(_begun(a, state.began) if a.number == state.attempt else a for a in attempts)
     total = next((a.total_steps for a in reversed(attempts) if a.total_steps), None)
     return TrialRecord(
         directory=trial,
@@ -577,6 +586,11 @@ def _read_attempt(attempt: AttemptDirectory, last_step: int | None) -> AttemptRe
         last_step=last_step,
         is_claimed=claim is not None,
     )
+
+
+def _begun(attempt: AttemptRecord, began: float) -> AttemptRecord:
+    """A job that holds its nodes, though the attempt's own process has not come up: it fetches an image, say."""
+    return attempt if attempt.is_claimed else replace(attempt, started=began, seen=math.inf)
 
 
 def _costed(trial: TrialRecord, ledger: tuple[Booking, ...], now: float, silence_s: float) -> TrialRecord:

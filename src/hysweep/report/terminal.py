@@ -19,6 +19,7 @@ from hysweep.report.records import Standing, StudyRecord, TrialRecord
 from hysweep.track import Phase
 
 BEST = "★"
+_MOST_REASONS = 3  # why trials wait: more lines would hide the trials
 
 _STYLES = {
     Standing.RUNNING: "cyan",
@@ -101,7 +102,7 @@ def live_table(record: StudyRecord, *, width: int = 80, height: int = 24, events
     At most `height` lines: trials under way come first, then those that ended last.
     """
     head = [_title(record, width), _counts(record)]
-    foot = [_best_line(record), *_spending_line(record), *_event_lines(record, events)]
+    foot = [*_waiting_lines(record), _best_line(record), *_spending_line(record), *_event_lines(record, events)]
     room = max(1, height - len(head) - len(foot) - 3)
     live = [t for t in record.trials if t.is_live]
     ended = sorted((t for t in record.trials if not t.is_live), key=lambda t: t.state.updated, reverse=True)
@@ -125,11 +126,14 @@ def change_lines(before: StudyRecord | None, after: StudyRecord) -> list[str]:
 
 
 def change_line(before: TrialRecord | None, after: TrialRecord, study: StudyRecord) -> str | None:
-    """``trial 3 3fa9c1 cispo lr=1.2e-3: running -> pruned at step 12 (...)``; None where nothing changed."""
-    if before and (before.word, before.state.attempt) == (after.word, after.state.attempt):
+    """``trial 3 3fa9c1 cispo lr=1.2e-3: running -> pruned at step 12 (...)``; None where nothing changed, be it only
+    what it waits for."""
+    is_same = before and (before.word, before.state.attempt) == (after.word, after.state.attempt)
+    waits_alike = after.standing is not Standing.WAITING or (before and before.state.reason == after.state.reason)
+    if is_same and (waits_alike or not after.state.reason):
         return None
     name = " ".join(filter(None, [f"trial {after.number} {after.short_id}", study.label(after)]))
-    came_from = f"{before.word} -> " if before else ""
+    came_from = f"{before.word} -> " if before and not is_same else ""
     return words.clean(f"{name}: {came_from}{after.word}{_circumstances(before, after, study)}", 400)
 
 
@@ -308,6 +312,19 @@ def _progress(trial: TrialRecord) -> RenderableType:
     if trial.word == "running" and trial.total_steps:
         return ProgressBar(total=trial.total_steps, completed=trial.last_step or 0, width=10)
     return Text(trial.word, style=_STYLES[trial.standing])
+
+
+def _waiting_lines(record: StudyRecord) -> list[Text]:
+    """Why trials wait, in the scheduler's words; those that wait for the same are one line. First what stops it all."""
+    waiting = [t for t in record.trials if t.standing is Standing.WAITING and t.state.reason]
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for trial in sorted(waiting, key=lambda t: not t.state.is_refused):
+        numbers.setdefault((trial.word, trial.state.reason), []).append(trial.number)
+    lines = [
+        f"{word}: {words.clean(reason, 200)} (trial{'s'[: len(of) != 1]} {', '.join(map(str, of))})"
+        for (word, reason), of in numbers.items()
+    ][:_MOST_REASONS]
+    return [Text(line, style="red" if line.startswith("refused") else "yellow") for line in lines]
 
 
 def _best_line(record: StudyRecord) -> Text:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from hysweep.check import lacks_for
 from hysweep.compose import Composer, Composition
 from hysweep.launch import launcher, unready
 from hysweep.schema import BadInput, Problem
+from hysweep.study.changes import CLUSTER, is_of_cluster, moved
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.preview import Preview, preview
 from hysweep.track import StudyDirectory
@@ -42,16 +44,12 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     directory = definition.directory
     if directory.exists:
         there = load_definition(directory, composer)
-        if different := definition.same_question(there):
-            raise BadInput(
-                Problem(
-                    "study.name",
-                    definition.study.name,
-                    f"{directory.path} holds another study: it differs in {', '.join(different)}",
-                    f"give this one another name, or go on with that one: hysweep resume {directory.path}",
-                )
-            )
-        changes = {k: getattr(definition.study, k) for k in CHANGEABLE}
+        changes: dict[str, Any] = {k: getattr(definition.study, k) for k in CHANGEABLE}
+        different = definition.same_question(there)
+        if not all(map(is_of_cluster, different)):
+            raise BadInput(_another(definition, different, "go on with that one: hysweep resume DIR"))
+        if different or CLUSTER in directory.changes():
+            changes |= _elsewhere(definition, composition, composer.compose(there.fixed), different)
         return Begun(definition, directory, False, changes)
     looked = preview(definition, composer)
     if not any(p.is_feasible for p in looked):
@@ -76,6 +74,43 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
             )
         ) from e
     return Begun(definition, directory, True, {})
+
+
+def _elsewhere(
+    definition: Definition, asked: Composition, there: Composition, different: Sequence[str]
+) -> dict[str, Any]:
+    """What changes where the same question is to run on another cluster than its study does, or nothing. Until
+    something of a study has run, and where the scheduler refused it, it may simply be said anew."""
+    directory = definition.directory
+    varied = {key.removeprefix(f"{CLUSTER}.") for key in definition.space.varied if is_of_cluster(key)}
+    wanted = {k: v for k, v in asdict(asked.trial.cluster).items() if k not in varied}
+    present = asdict(moved(there.trial, directory.changes()).cluster)
+    fields = {k: v for k, v in wanted.items() if v != present[k]}
+    if not fields:
+        return {}
+    states = [trial.state() for trial in directory.trials()]
+    if any(s.is_refused for s in states) or not any(s.attempt for s in states):
+        return {CLUSTER: fields}
+    if not different:
+        return {}  # it was moved since, and what has run there speaks for that
+    words = " ".join(f"{k}={v}" for k, v in _said(definition, different).items()) or f"{CLUSTER}.KEY=VALUE"
+    raise BadInput(_another(definition, different, f"let that one go on there: hysweep resume DIR {words}"))
+
+
+def _said(definition: Definition, keys: Sequence[str]) -> dict[str, str]:
+    given = dict(o.lstrip("+").partition("=")[::2] for o in definition.fixed)
+    return {key: given[key] for key in keys if key in given}
+
+
+def _another(definition: Definition, different: Sequence[str], cure: str) -> Problem:
+    path = definition.directory.path
+    why = f"{path} holds another study: it differs in {', '.join(different)}"
+    return Problem(
+        "study.name",
+        definition.study.name,
+        why,
+        f"give this one another name, or {cure.replace('DIR', str(path))}",
+    )
 
 
 def _beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Problem | None:

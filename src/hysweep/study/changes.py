@@ -1,15 +1,24 @@
 """Settings of a study that are given anew when it goes on. They stay in changes.json, so that whoever drives it next,
-from cron or in a job of its own, knows of them."""
+from cron or in a job of its own, knows of them.
+
+Beside settings of the study these are fields of the cluster, under `cluster`: they say where trials run, never what
+they learn, so the same trial may run somewhere else. What is submitted from then on does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from hysweep.schema import Study
+from hysweep.check import check_trial, errors
+from hysweep.compose import Composer
+from hysweep.schema import BadInput, Problem, Study, Trial
+from hysweep.study.definition import Definition
+
+CLUSTER = "cluster"
 
 
 def as_plain(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,6 +37,42 @@ def later(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def changed(study: Study, changes: Mapping[str, Any]) -> Study:
     """A study with other settings; of a group, those that are named."""
-    merged = OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(dict(changes)))
+    given = {name: value for name, value in changes.items() if name != CLUSTER}
+    merged = OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(given))
     typed = OmegaConf.to_object(merged)
-    return replace(study, **{name: getattr(typed, name) for name in changes})
+    return replace(study, **{name: getattr(typed, name) for name in given})
+
+
+def moved(trial: Trial, changes: Mapping[str, Any]) -> Trial:
+    """The same training where the study runs by now."""
+    return replace(trial, cluster=replace(trial.cluster, **changes.get(CLUSTER, {})))
+
+
+def is_of_cluster(key: str) -> bool:
+    return key == CLUSTER or key.startswith(f"{CLUSTER}.")
+
+
+def move(definition: Definition, composer: Composer, overrides: Sequence[str]) -> dict[str, Any]:
+    """The fields of the cluster that overrides of `cluster.*`, or another `cluster=`, give a study. Raises BadInput for
+    what the study varies, and for what its trials cannot run with."""
+    varied = {key for key in definition.space.varied if is_of_cluster(key)}
+    keys = [o.partition("=")[0].lstrip("+") for o in overrides]
+    if faults := [
+        Problem(key, o.partition("=")[2], "is searched by this study", "give a new study its own name: study.name=NAME")
+        for key, o in zip(keys, overrides, strict=True)
+        if key in varied or CLUSTER in varied or (key == CLUSTER and varied)
+    ]:
+        raise BadInput(*faults)
+    is_whole = CLUSTER in keys
+    replaced = [o for o in definition.fixed if _is_replaced(o.partition("=")[0].lstrip("+"), keys, is_whole)]
+    before = composer.compose(definition.fixed).trial
+    after = composer.compose([*(o for o in definition.fixed if o not in replaced), *overrides]).trial
+    known = errors(check_trial(before))
+    if faults := [fault for fault in errors(check_trial(after)) if fault not in known]:
+        raise BadInput(*faults)
+    fields = asdict(after.cluster)
+    return fields if is_whole else {key.split(".")[1]: fields[key.split(".")[1]] for key in keys}
+
+
+def _is_replaced(key: str, given: Sequence[str], is_whole: bool) -> bool:
+    return key in given or (is_whole and is_of_cluster(key))

@@ -6,6 +6,8 @@ Every step can be cut short by SIGKILL and begun again. The order of writes sees
     frozen     trials/NNNN-id/ appears at once       -> CREATED: compiled and submitted
     submitting the token is written before submit    -> the launcher is asked whether the job is there;
                if not it is submitted again, and the node's claim lets only one of two run
+    refused    the scheduler takes no such job       -> as it was before; nothing more is submitted, and once nothing
+               is in flight the study stops. Whoever goes on with it, perhaps elsewhere, asks again
     submitted  state.json has the job id             -> re-adopted by it
     ended      state.json has the cause and value    -> told to Optuna again if it was not
 
@@ -30,8 +32,8 @@ from hysweep.compose.composer import load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
-from hysweep.schema import BadInput, Cluster, Objective, Trial, nearest, trial_id
-from hysweep.study.changes import as_plain, changed, later
+from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, nearest, trial_id
+from hysweep.study.changes import CLUSTER, as_plain, changed, is_of_cluster, later, moved
 from hysweep.study.definition import load_definition
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import Ledger, booking, worst_case
@@ -82,17 +84,18 @@ class Controller:
         changes: dict[str, object] | None = None,
         launchers: Callable[[str], Launcher] = launcher,
     ) -> None:
-        """`changes`: settings of the study that hold from now on (see definition.CHANGEABLE)."""
+        """`changes`: settings of the study (see definition.CHANGEABLE) and of its cluster that hold from now on."""
         self.directory = directory
-        self._composer = Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
-        asked = load_definition(directory, self._composer)
-        self._composer.freeze(asked.env)
+        self._composer = composer_of(directory)
+        self._asked = load_definition(directory, self._composer)
+        self._composer.freeze(self._asked.env)
         self._changes = later(directory.changes(), as_plain(changes or {}))
-        self.definition = replace(asked, study=changed(asked.study, self._changes))
+        self.definition = replace(self._asked, study=changed(self._asked.study, self._changes))
         self._lock = StudyLock(directory)
         self._placed: dict[tuple[Path, int], Trial] = {}
         self._is_busy = False  # the scheduler takes no job in this step
         self._is_paused = False
+        self._refusal: Problem | None = None  # the scheduler takes no such job; none is submitted any more
         self._launcher_named = cache(launchers)
         self._started: dict[str, float] = {}  # when the job of an id began to run
         self._curves: dict[int, tuple[int, int]] = {}  # of each running trial: time and size of what was read of it
@@ -148,6 +151,7 @@ class Controller:
         another controller by now.
         """
         self._lock.renew()
+        self._take_changes()
         self._is_busy = False
         self._is_paused = self.directory.is_paused
         try:
@@ -161,11 +165,29 @@ class Controller:
             self._is_settled = False
             raise
         self._tell_people()
-        return not self.is_over
+        return not self.is_over and self.refusal is None
+
+    def _take_changes(self) -> None:
+        """What somebody else changes in a study that this controller drives is in changes.json."""
+        found = self.directory.changes()
+        if found == self._changes:
+            return
+        before, self._changes = self.definition.study.notify, found
+        self.definition = replace(self._asked, study=changed(self._asked.study, found))
+        self._refusal, self._is_confirmed = None, False
+        if self.definition.study.notify != before:
+            self._notifier.close()
+            self._notifier = Notifier(self.directory, self.definition.study.notify)
 
     @property
     def is_over(self) -> bool:
         return not self._trials.in_flight and self.why_no_more() is not None
+
+    @property
+    def refusal(self) -> Problem | None:
+        """What the scheduler refused, once nothing is in flight that goes on without it: the study stops here."""
+        waits = self._is_busy or any(self._trials.state(t).status is Status.SUBMITTED for t in self._trials.live)
+        return None if waits else self._refusal
 
     @property
     def in_flight(self) -> int:
@@ -219,7 +241,7 @@ class Controller:
     @property
     def site(self) -> Cluster:
         """The cluster of the trials; of those that vary it, the one that they vary from."""
-        return self._composer.compose(self.definition.fixed).trial.cluster
+        return moved(self._composer.compose(self.definition.fixed).trial, self._changes).cluster
 
     def gpu_hours(self) -> float:
         """GPU-hours (on a machine with none: slot-hours) of all attempts, those that still run included."""
@@ -280,7 +302,9 @@ class Controller:
                 self._started[state.job_id] = job.started
             if job.is_over:
                 self._after_attempt(trial, state, job)
-            elif state.ending is not None and state.job_id is not None:
+                continue
+            state = self._note(trial, state, job)
+            if state.ending is not None and state.job_id is not None:
                 self._launcher(trial).cancel([state.job_id])  # idempotent: asks again, harder in the end
             else:
                 self._watch(trial, state)
@@ -300,6 +324,19 @@ class Controller:
         for name, group in self._by_launcher().items():
             found |= self._launcher_named(name).states([s.job_id for _, s in group if s.job_id])
         return found
+
+    def _note(self, trial: TrialDirectory, state: State, job: JobState) -> State:
+        """What only the scheduler knows of a job: why it waits; since when it runs, though its node says nothing yet.
+        Written when it changes, for whoever looks at the study."""
+        if state.ending is not None:
+            return state
+        if job.state is JobStatus.RUNNING:
+            said = state.but(reason="", began=state.began if job.started is None else job.started)
+        elif job.state is JobStatus.PENDING:
+            said = state.but(reason=job.reason, began=None)
+        else:
+            said = state.but(reason=job.reason)
+        return state if said == state else self._trials.save(trial, said)
 
     def _watch(self, trial: TrialDirectory, state: State) -> None:
         """A running job: does a pruner give it up, now that there are new values?."""
@@ -458,6 +495,7 @@ class Controller:
             value = value_so_far if value_so_far is not None and math.isfinite(value_so_far) else None
         several = tuple(values) if len(values) > 1 else ()
         state = state.but(status=Status.ENDED, cause=cause, reason=reason, value=value, values=several)
+        state = state.but(is_held=False, is_refused=False)
         state = self._trials.save(trial, state)
         self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value, values=several)
         self._forget(trial, state)
@@ -563,7 +601,7 @@ class Controller:
         return True
 
     def _has_room(self) -> bool:
-        if self._is_busy or self._trials.in_flight >= self.definition.study.max_parallel:
+        if self._is_busy or self._refusal or self._trials.in_flight >= self.definition.study.max_parallel:
             return False
         return not self._is_beyond(self._ledger.at_most() + self._least)
 
@@ -584,7 +622,7 @@ class Controller:
             self.directory.log("filtered", trial=number, point=point, condition=condition)
             return False
         try:
-            trial_config = self._composer.point(definition.fixed, definition.space, point)
+            trial_config = moved(self._composer.point(definition.fixed, definition.space, point), self._changes)
         except BadInput as e:
             self._refuse(number, "uncomposed", str(e), "", point)
             return True
@@ -621,21 +659,25 @@ class Controller:
             self._end(trial, state, state.ending, state.reason)
             return
         is_new = state.status is Status.CREATED
-        if self._is_busy or (is_new and self._is_paused):
+        is_held_back = self._is_paused or self._refusal is not None
+        if self._is_busy or (is_new and is_held_back):
             return
         number = state.attempt + 1 if is_new else state.attempt
+        if is_new:
+            self._move(trial, number)
         job = self._job(trial, number)
         if is_new:
             if not self._is_affordable(trial, state, worst_case(job)):
                 return
-            state = self._trials.save(trial, state.but(status=Status.SUBMITTING, attempt=number, job_id=None))
+            token = state.but(status=Status.SUBMITTING, attempt=number, job_id=None, is_refused=False)
+            state = self._trials.save(trial, token)
         self._promise(trial, job)
         attempt, launcher = trial.attempt(number), self._launcher(trial)
         try:
             # whoever came here before wrote job.json first, and may have submitted it
             job_id = launcher.find(attempt) if attempt.is_prepared else None
             if job_id is None:
-                if self._is_paused:
+                if is_held_back:
                     return
                 self._lock.renew(is_urgent=True)
                 attempt.prepare(job.as_dict())
@@ -646,13 +688,39 @@ class Controller:
             self._say_waiting(trial, state, str(e))
             return
         except Refused as e:
-            self._end(trial, state, Cause.CONFIG_ERROR, f"the scheduler refused it: {e}")
+            self._take_refusal(trial, state, e)
             return
         except OSError as e:
             self._end(trial, state, Cause.UNKNOWN, f"could not be submitted: {e}")
             return
-        self._trials.save(trial, state.but(status=Status.SUBMITTED, job_id=job_id, reason=""))
+        self._trials.save(trial, state.but(status=Status.SUBMITTED, job_id=job_id, reason="", began=None))
         self.directory.log("submitted", trial=trial.number, attempt=state.attempt, job=job_id)
+
+    def _move(self, trial: TrialDirectory, number: int) -> None:
+        """An attempt that is yet to be submitted runs where the study runs by now."""
+        frozen = self._config(trial, number)
+        if (here := moved(frozen, self._changes)) != frozen:
+            trial.attempt(number).place(trial_yaml(here))
+            self._placed[trial.path, number] = here
+
+    def _take_refusal(self, trial: TrialDirectory, state: State, refused: Refused) -> None:
+        """Nothing of the attempt ran, so the trial is as it was before. But a study that searches over clusters, and of
+        which other jobs were taken, has found a point that cannot run."""
+        self._ledger.release(trial.number)
+        reason = f"the scheduler refused it: {refused}"
+        searches = any(map(is_of_cluster, self.definition.space.varied))
+        if searches and any(self._trials.state(t).job_id for t in self._trials):
+            self._end(trial, state, Cause.CONFIG_ERROR, reason)
+            return
+        key = refused.setting or "cluster.*"
+        field = key.removeprefix(f"{CLUSTER}.")
+        value = getattr(self._config(trial, state.attempt).cluster, field, "...")
+        cure = f"nothing was lost; go on elsewhere: hysweep resume {self.directory.path} {_example(key)}"
+        self._refusal = Problem(key, value, f"the scheduler refused trial {trial.number}: {refused}", cure)
+        if state.reason != reason:
+            self.directory.log("refused", trial=trial.number, reason=str(refused), setting=refused.setting)
+        before = state.but(status=Status.CREATED, attempt=state.attempt - 1, job_id=None)
+        self._trials.save(trial, before.but(is_refused=True, reason=reason))
 
     def _is_affordable(self, trial: TrialDirectory, state: State, hours: float) -> bool:
         """Whether an attempt may begin that comes to so much at worst. One that never may ends the trial."""
@@ -679,6 +747,8 @@ class Controller:
         self._notifier.look()
         if study.notify.command is None:
             return
+        if (refusal := self.refusal) is not None:
+            self._notifier.tell("failure", f"refused {refusal.why}", f"{study.name} has stopped: {refusal}")
         hours = self.gpu_hours()
         facts = {"gpu_hours": round(hours, 4), "budget_gpu_hours": study.budget_gpu_hours, "best": self._progress.best}
         if mark := last_mark(hours, study.budget_gpu_hours):
@@ -752,6 +822,15 @@ class Controller:
             seconds = now() - began if began else 0.0
         job = self._config(trial, state.attempt)
         return max(0.0, seconds) / 3600 * job.world_size
+
+
+def composer_of(directory: StudyDirectory) -> Composer:
+    """What composes a study's points: the config groups as they were when it began."""
+    return Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
+
+
+def _example(key: str) -> str:
+    return f"{CLUSTER}.KEY=VALUE" if key.endswith("*") else f"{key}=VALUE"
 
 
 def _end_of(attempt: AttemptDirectory) -> End | None:
