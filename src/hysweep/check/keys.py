@@ -24,25 +24,22 @@ from hysweep.compile import (
     requirements,
     trainer_values,
 )
-from hysweep.schema import Problem, Severity, Stage, Trial, leaves, suggest
+from hysweep.schema import Leaf, Problem, Severity, Stage, Trial, leaves, suggest
 from hysweep.schema.versions import installed, unfit
 
 SHIPPED = Path(hysweep.__file__).parent / "conf"
 RESERVED = {"RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
 # verl/utils/tracking.py: Tracking.supported_backend
 LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file")
+ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM: LoRAConfig.max_lora_rank
 
 
 def passed_keys_exist(t: Trial) -> Iterator[Problem]:
-    """`verl` may name any key of this verl that no field of ours sets."""
-    keys, passed = keys_of(t), dict(flatten(t.verl))
-    fields = {leaf.knob.keys[0]: leaf for leaf in leaves(t) if leaf.knob.keys}
-    ours = trainer_values(replace(t, verl={}))
-    for key, value in passed.items():
-        if value is None and keys.defaults.get(key, value) is None and key in keys:
-            continue  # says what is so anyway
-        field = fields.get(key)
+    """`verl` may name any key of this verl that has an effect."""
+    keys, ours = keys_of(t), trainer_values(replace(t, verl={}))
+    fields = _fields_of(t)
+    for key, value in _passed(t):
         if key in PLACED:
             why, cure = "is set by hysweep for each trial, by its directory", "leave it out"
             yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
@@ -51,13 +48,13 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
         elif key == "actor_rollout_ref.actor.clip_ratio":
             why = "has no effect: clip_ratio_low and clip_ratio_high win"
             yield Problem(f"verl.{key}", value, why, "use algorithm.clip_ratio_low and _high", Stage.NEVER)
-        elif field is not None and not is_shared(key):
-            why = "has no effect beside the other settings" if is_dead(t, field) else "has a field of its own"
-            cure = "leave it out" if is_dead(t, field) else f"use {field.path}"
-            yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
+        elif key in fields and not is_shared(key):
+            if is_dead(t, fields[key]):
+                yield Problem(
+                    f"verl.{key}", value, "has no effect beside the other settings", "leave it out", Stage.NEVER
+                )
         elif key in ours and not is_shared(key):
-            why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
-            yield Problem(f"verl.{key}", value, why, cure)
+            continue  # `fields_win` says so
         elif history := moved(key):
             now = " and ".join(f"verl.{name}" for name in history.new)
             cure = f"use {now}, or the field that sets it" if now else "leave it out"
@@ -69,6 +66,35 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
     for key in ours if runs_somewhere else ():
         if key not in keys and not key.startswith(said):
             yield Problem(key, ours[key], f"verl {t.trainer.verl} has no such key", "choose another trainer.verl")
+
+
+def fields_win(t: Trial) -> Iterator[Problem]:
+    """What a field says is said by the field alone, so that a study can vary it and a report can tell it."""
+    fields, ours = _fields_of(t), trainer_values(replace(t, verl={}))
+    for key, value in _passed(t):
+        if key in PLACED or is_shared(key):
+            continue
+        if key in fields and not is_dead(t, fields[key]):
+            why, cure = "has a field of its own", f"use {fields[key].path}"
+            yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
+        elif key == ULYSSES:  # compile says it by the older of two keys
+            yield Problem(f"verl.{key}", value, "has a field of its own", "use parallelism.context", Stage.NEVER)
+        elif key in ours and key not in fields:
+            why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
+            yield Problem(f"verl.{key}", value, why, cure)
+
+
+def _passed(t: Trial) -> Iterator[tuple[str, Any]]:
+    """What `verl` names, but for a null that says what is so anyway."""
+    keys = keys_of(t)
+    for key, value in flatten(t.verl):
+        if value is not None or key not in keys or keys.defaults.get(key) is not None:
+            yield key, value
+
+
+def _fields_of(t: Trial) -> dict[str, Leaf]:
+    """The field that a key of the trainer is copied from."""
+    return {leaf.knob.keys[0]: leaf for leaf in leaves(t) if leaf.knob.keys}
 
 
 def versions_fit(t: Trial) -> Iterator[Problem]:

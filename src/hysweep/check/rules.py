@@ -63,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     files.files_exist,
     files.reward_function_is_there,
     keys.passed_keys_exist,
+    keys.fields_win,
     keys.versions_fit,
     keys.nothing_is_ignored,
     files.something_validates,

@@ -154,6 +154,14 @@ def _of_engine(dp: str, megatron: str) -> Rule:
     return rule
 
 
+def _context(source: Source) -> Any:
+    """Under FSDP two keys say it, and the deprecated one wins where it is above 1 (verl/workers/config/actor.py)."""
+    if source.engine == "megatron":
+        return source.tree[f"{MEGATRON}.context_parallel_size"]
+    old = source.tree.get(f"{ACTOR}.ulysses_sequence_parallel_size", 1)
+    return old if old != 1 else source.tree.get(f"{FSDP}.ulysses_sequence_parallel_size", 1)
+
+
 def _on_cpu(source: Source) -> Any:
     return all(source.tree.get(key) == value for key, value in CPU_OPTIMIZER.items())
 
@@ -194,7 +202,7 @@ def _loggers(source: Source) -> Any:
 
 DERIVED: dict[str, Rule] = {
     "parallelism.engine": _engine,
-    "parallelism.context": _of_engine(f"{ACTOR}.ulysses_sequence_parallel_size", f"{MEGATRON}.context_parallel_size"),
+    "parallelism.context": _context,
     "parallelism.dtype": _of_engine(f"{FSDP}.dtype", f"{MEGATRON}.dtype"),
     "memory.param_offload": _of_engine(f"{FSDP}.param_offload", f"{MEGATRON}.param_offload"),
     "memory.optimizer_offload": _of_engine(f"{FSDP}.optimizer_offload", f"{MEGATRON}.optimizer_offload"),
