@@ -23,6 +23,9 @@ PASSED = f"verl.{CONFIG}"
 # verl does not say which GPUs its examples ran on, so nothing is said of their memory here.
 GPUS = ("cluster=slurm_h100", "cluster.gpu_memory_gib=null", "rollout=vllm", "data=dapo_math",
         "reward=by_data_source", "trainer=hy3", "memory=full_offload")  # fmt: skip
+# Eight stages of Qwen3-8B's 36 layers, which only a layout can say.
+LAID_OUT = (*GPUS, "model=qwen3_8b", "parallelism=megatron_tensor_2", "parallelism.tensor=1", "parallelism.pipeline=8",
+            "cluster.nodes=1", "rollout.tensor=2")  # fmt: skip
 # Settings that ran: the Hy3 run, what was measured on one card, the real runs on the CPU, and verl's own examples.
 KNOWN_TO_RUN = [
     (),
@@ -58,6 +61,11 @@ KNOWN_TO_RUN = [
        f"algorithm={a}", f"rollout.n={n}")
       for a, n in (("grpo", 5), ("gspo", 5), ("rloo", 5), ("geo_mean", 5), ("remax", 4), ("reinforce_plus_plus", 8),
                    ("gpg", 5))),
+    # 31 layers and the loss are 32 for 8 stages; and stages that are named
+    ("cluster=h20_16x8", "model=qwen3_8b", "parallelism=megatron_tensor_2", "rollout=vllm", "parallelism.tensor=1",
+     "model.shape.num_layers=31", "parallelism.pipeline=8", f"+verl.{CONFIG}account_for_loss_in_pipeline_split=true"),
+    *((*LAID_OUT, f"+verl.{CONFIG}pipeline_model_parallel_layout='{layout}'")
+      for layout in ("E|t*5|t*5|t*5|t*5|t*5|t*5|t*6,L", "Et|(tt|)*13(t|)*9L", "Et*3|(t*3|)*5t*3|t*3|t*3|t*3|t*3|t*3||||L")),
 ]  # fmt: skip
 
 
@@ -172,9 +180,17 @@ BROKEN = [
     ((HY3,), ["memory=selective_recompute", "memory.recompute_modules=[core_attention]"],
      "memory.recompute_modules", "core_attn"),
     ((HY3,), ["model.transformer_config.account_for_loss_in_pipeline_split=true"],
-     PASSED + "account_for_loss_in_pipeline_split", "9 or 27"),
+     PASSED + "account_for_loss_in_pipeline_split", "leave it out"),
     ((HY3,), ["+verl." + CONFIG + "account_for_loss_in_pipeline_split=true"],
      PASSED + "account_for_loss_in_pipeline_split", "leave it out"),
+    ((HY3,), ["+verl." + CONFIG + "account_for_loss_in_pipeline_split=true", "parallelism.first_stage_layers=10"],
+     PASSED + "account_for_loss_in_pipeline_split", "keep one"),
+    *((LAID_OUT, [f"+verl.{CONFIG}pipeline_model_parallel_layout='{layout}'"],
+       PASSED + "pipeline_model_parallel_layout", "Et*4|t*4|t*4|t*4|t*5|t*5|t*5|t*5L")
+      for layout in ("Et*5|t*5|t*5|t*5|t*5|t*5|t*5|t*5L", "Et*5|t*5|t*5|t*5|t*5|t*5|t*6L", "Et*36L", "tE|t*35||||||L", "x",
+                     "t*999999999", "E|t*5|t*5|t*5|t*5|t*5|t*5|t*6")),
+    ((*LAID_OUT, f"+verl.{CONFIG}pipeline_model_parallel_layout='E|t*5|t*5|t*5|t*5|t*5|t*5|t*6L'"),
+     ["parallelism.first_stage_layers=4"], PASSED + "pipeline_model_parallel_layout", "keep one"),
     ((HY3,), ["+verl." + CONFIG + "moe_router_score_function=softmax"],
      PASSED + "moe_router_score_function", "sigmoid"),
     ((HY3,), ["+verl." + CONFIG + "moe_token_dispatcher_type=allgather"],

@@ -1,10 +1,12 @@
-"""Legal numbers near a wish, in words: what the cures are made of."""
+"""Legal numbers near a wish, in words: what the cures are made of; and what several rules ask of a trial."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isqrt
+from typing import Any
 
+from hysweep.compile import flatten
 from hysweep.schema import Trial
 from hysweep.schema.groups import Shape
 
@@ -40,3 +42,10 @@ def data_parallel(trial: Trial) -> int:
 def has_shape(trial: Trial) -> bool:
     """Whether anything is known of the model's shape: nothing is of a hub's id that no option names."""
     return trial.model.shape != Shape()
+
+
+def transformer_config(t: Trial) -> dict[str, Any]:
+    """Fields of Megatron's TransformerConfig that are named: by the model, and passed on."""
+    node = "actor_rollout_ref.actor.megatron.override_transformer_config."
+    passed = {key.removeprefix(node): value for key, value in flatten(t.verl) if key.startswith(node)}
+    return t.model.transformer_config | passed

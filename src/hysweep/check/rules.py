@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from hysweep.check import algorithms, batches, files, keys, memory, rollout, site, topology
+from hysweep.check import algorithms, batches, files, keys, memory, rollout, site, stages, topology
 from hysweep.compile import keys_of
 from hysweep.schema import BadInput, Problem, Severity, Trial
 
@@ -21,7 +21,9 @@ RULES: tuple[Rule, ...] = (
     rollout.rollout_grid_divides_world,
     topology.tensor_divides_model,
     topology.experts_split,
-    topology.layers_split,
+    stages.layers_split,
+    stages.counted_layers_split,
+    stages.stages_are_laid_out,
     topology.fsdp_shards_fill_world,
     topology.shape_is_sound,
     topology.fsdp_ranks_share_sequences,

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd
-from typing import Any
 
 from hysweep.check import legal
-from hysweep.check.numbers import divisors, either, has_shape
-from hysweep.compile import flatten
+from hysweep.check.numbers import divisors, has_shape, transformer_config
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 # Megatron-core 0.16: TransformerConfig.recompute_modules
@@ -152,59 +150,6 @@ def experts_split(t: Trial) -> Iterator[Problem]:
         )
 
 
-def layers_split(t: Trial) -> Iterator[Problem]:
-    """Every layer must be built: num_layers % (pipeline * virtual_pipeline) == 0. Megatron drops the rest."""
-    if not has_shape(t):
-        return
-    s, p = t.model.shape, t.parallelism
-    if p.engine != "megatron":
-        return
-    if p.virtual_pipeline and p.pipeline == 1:
-        yield Problem(
-            "parallelism.virtual_pipeline",
-            p.virtual_pipeline,
-            "needs more than one pipeline stage",
-            "leave it null, or raise parallelism.pipeline",
-            Stage.START,
-        )
-    given = {"first_stage_layers": p.first_stage_layers, "last_stage_layers": p.last_stage_layers}
-    ends = [count for count in given.values() if count]
-    stages, rest = p.pipeline - len(ends), s.num_layers - sum(ends)
-    if ends and p.pipeline == 1:
-        yield Problem(
-            "parallelism.pipeline",
-            1,
-            "has one stage, of all layers",
-            "leave first and last_stage_layers null",
-            Stage.START,
-        )
-    elif not legal.stages_split(s.num_layers, p.pipeline, p.first_stage_layers or 0, p.last_stage_layers or 0):
-        wish = "parallelism.pipeline" if not ends else f"parallelism.{' and '.join(k for k, v in given.items() if v)}"
-        cure = (
-            f"try {divisors(gcd(s.num_layers, t.world_size), p.pipeline)}"
-            if not ends
-            else "leave whole stages for the others"
-        )
-        if not ends and s.num_layers > p.pipeline > 2:
-            uneven = legal.shorter_ends(s.num_layers, p.pipeline)
-            cure += f", or parallelism.first_stage_layers={uneven[0]} and last_stage_layers={uneven[1]}"
-        what = f"must divide num_layers = {s.num_layers}"
-        if ends:
-            what = f"leave {rest} of num_layers = {s.num_layers} to {stages} stages: the layers built would be others"
-        yield Problem(wish, ends or p.pipeline, what, cure, Stage.START)
-    else:
-        each = {*ends, *([rest // stages] if stages else [])}
-        if any(layers % (p.virtual_pipeline or 1) for layers in each):
-            layers = min(each)
-            yield Problem(
-                "parallelism.virtual_pipeline",
-                p.virtual_pipeline,
-                f"must divide the {either(sorted(each))} layers of a stage",
-                f"try {divisors(layers, p.virtual_pipeline or 1)}",
-                Stage.START,
-            )
-
-
 def fsdp_shards_fill_world(t: Trial) -> Iterator[Problem]:
     """Copies of the parameters are whole groups of ranks (verl: a device mesh of world / fsdp_size by fsdp_size)."""
     size = t.parallelism.fsdp_size
@@ -316,25 +261,10 @@ def transformer_fields_agree(t: Trial) -> Iterator[Problem]:
     """Fields of Megatron's TransformerConfig that are passed on by name, and what they exclude."""
     if not has_shape(t):
         return
-    given, p, s = transformer_config(t), t.parallelism, t.model.shape
+    given, p = transformer_config(t), t.parallelism
     node = "verl.actor_rollout_ref.actor.megatron.override_transformer_config"
     if p.engine != "megatron":
         return
-    ends = p.first_stage_layers or p.last_stage_layers
-    flags = [
-        f for f in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split") if given.get(f)
-    ]
-    if flags and ends:
-        yield Problem(f"{node}.{flags[0]}", True, "and layers of the ends exclude each other", "keep one", Stage.START)
-    elif flags and (s.num_layers + len(flags)) % p.pipeline:
-        whole = s.num_layers + len(flags)
-        yield Problem(
-            f"{node}.{flags[0]}",
-            True,
-            f"makes {whole} of {s.num_layers} layers, which {p.pipeline} stages must divide",
-            f"leave it out, or try parallelism.pipeline of {divisors(whole, p.pipeline)}",
-            Stage.START,
-        )
     if given.get("moe_router_enable_expert_bias") and given.get("moe_router_score_function", "sigmoid") != "sigmoid":
         yield Problem(
             f"{node}.moe_router_score_function",
@@ -353,13 +283,6 @@ def transformer_fields_agree(t: Trial) -> Iterator[Problem]:
     if given.get("overlap_moe_expert_parallel_comm") and t.memory.recompute_granularity == "full":
         why = "goes with no full recomputation"
         yield Problem(f"{node}.overlap_moe_expert_parallel_comm", True, why, "leave it out", Stage.START)
-
-
-def transformer_config(t: Trial) -> dict[str, Any]:
-    """Fields of Megatron's TransformerConfig that are named: by the model, and passed on."""
-    node = "actor_rollout_ref.actor.megatron.override_transformer_config."
-    passed = {key.removeprefix(node): value for key, value in flatten(t.verl) if key.startswith(node)}
-    return t.model.transformer_config | passed
 
 
 def bridge_knows_model(t: Trial) -> Iterator[Problem]:
