@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 import hysweep
-from hysweep.check.numbers import either, has_shape
+from hysweep.check.numbers import either
 from hysweep.compile import (
     PLACED,
     flatten,
@@ -32,7 +32,6 @@ RESERVED = {"RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "RANK", "WORLD_SIZE", "LOCAL
 # verl/utils/tracking.py: Tracking.supported_backend
 LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file")
 ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM: LoRAConfig.max_lora_rank
 
 
 def passed_keys_exist(t: Trial) -> Iterator[Problem]:
@@ -155,72 +154,6 @@ def loggers_are_known(t: Trial) -> Iterator[Problem]:
     for name in t.tracking.loggers:
         if name not in known:
             yield Problem("tracking.loggers", name, "verl has no such logger", suggest(name, known), Stage.START)
-
-
-def passed_values_are_legal(t: Trial) -> Iterator[Problem]:
-    """Keys that have no field of ours, whose wrong values verl finds late or never."""
-    passed = dict(flatten(t.verl))
-    rollout = "actor_rollout_ref.rollout"
-    if passed.get(f"{rollout}.mode") == "sync":
-        yield Problem(f"verl.{rollout}.mode", "sync", "was removed from verl", "leave it out", Stage.START)
-    if passed.get(f"{rollout}.enable_chunked_prefill") is False and t.rollout.engine == "vllm":
-        longest = t.rollout.max_model_len or t.trainer.max_prompt_length + t.trainer.max_response_length
-        if t.rollout.max_num_batched_tokens < longest:
-            yield Problem(
-                f"verl.{rollout}.enable_chunked_prefill",
-                False,
-                f"needs rollout.max_num_batched_tokens of at least {longest}",
-                f"give rollout.max_num_batched_tokens={longest}, or leave it out",
-                Stage.START,
-            )
-    if passed.get(f"{rollout}.pipeline_model_parallel_size", 1) != 1:
-        why = "no engine of verl's has pipeline ranks"
-        yield Problem(f"verl.{rollout}.pipeline_model_parallel_size", "", why, "leave it out", Stage.START)
-    for name, least in (
-        ("prompt_length", t.trainer.max_prompt_length),
-        ("response_length", t.trainer.max_response_length),
-    ):
-        given = passed.get(f"{rollout}.{name}")
-        if isinstance(given, int) and given < least:
-            why = f"is below trainer.max_{name} = {least}: what is longer is cut in silence"
-            yield Problem(f"verl.{rollout}.{name}", given, why, "leave it out", Stage.NEVER)
-    ref, actor = "actor_rollout_ref.ref.megatron", "actor_rollout_ref.actor.megatron"
-    ours = trainer_values(t) if any(key.startswith(f"{ref}.") for key in passed) else {}
-    for key in (k for k in passed if k.startswith(f"{ref}.") and k.endswith("parallel_size")):
-        if passed[key] != ours.get(key.replace(ref, actor), 1):
-            why = "is not the actor's: one grid of ranks serves both, and the first to start decides"
-            yield Problem(f"verl.{key}", passed[key], why, "leave it out", Stage.NEVER)
-    rank = passed.get("actor_rollout_ref.model.lora_rank", 0)
-    if rank and rank not in LORA_RANKS:
-        cure = f"try one of {', '.join(map(str, LORA_RANKS))}"
-        yield Problem("verl.actor_rollout_ref.model.lora_rank", rank, "is no rank that vLLM serves", cure, Stage.START)
-    if passed.get("actor_rollout_ref.model.mtp.enable") and has_shape(t) and not t.model.shape.num_nextn_predict_layers:
-        why = f"{t.model.name} has no layers for it"
-        yield Problem("verl.actor_rollout_ref.model.mtp.enable", True, why, "leave it out", Stage.START)
-    sequence = "actor_rollout_ref.actor.megatron.sequence_parallel"
-    if passed.get(sequence) is False and t.parallelism.tensor > 1 and t.model.shape.num_experts:
-        why = "a mixture with tensor ranks needs it"
-        yield Problem(f"verl.{sequence}", False, why, "leave it out", Stage.UPDATE)
-    if "ray_kwargs.ray_init.num_cpus" in passed and passed["ray_kwargs.ray_init.num_cpus"] is not None:
-        why = "Ray refuses it where a cluster is joined, as each trial does"
-        cure = "set cluster.cpus_per_node instead"
-        yield Problem(
-            "verl.ray_kwargs.ray_init.num_cpus", passed["ray_kwargs.ray_init.num_cpus"], why, cure, Stage.START
-        )
-    if passed.get("reward.reward_manager") is not None:
-        why = "replaces the whole node by a word, and the reward loop fails"
-        yield Problem(
-            "verl.reward.reward_manager", passed["reward.reward_manager"], why, "set reward.manager", Stage.ROLLOUT
-        )
-    if passed.get("reward.reward_model.enable"):
-        if not passed.get("reward.reward_model.rollout.name"):
-            why = "needs an engine for the reward model"
-            cure = "give +verl.reward.reward_model.rollout.name=vllm"
-            yield Problem("verl.reward.reward_model.enable", True, why, cure, Stage.COMPOSE)
-        if t.algorithm.use_filter_groups and not passed.get("reward.reward_model.enable_resource_pool"):
-            why = "scores only after groups were replaced"
-            cure = "give it a pool of its own, or set algorithm.use_filter_groups=false"
-            yield Problem("verl.reward.reward_model.enable", True, why, cure, Stage.START)
 
 
 def kernels_are_fused(t: Trial) -> Iterator[Problem]:

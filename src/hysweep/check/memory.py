@@ -18,6 +18,14 @@ CURES = {
 }
 
 
+def memory_is_known(t: Trial) -> Iterator[Problem]:
+    """Advice: whether it fits cannot be looked at where nobody says what the GPUs have."""
+    if t.has_gpu and t.cluster.gpu_memory_gib is None:
+        why = f"how much a {t.cluster.gpu} has is not said: whether it fits was not looked at"
+        cure = "give its GiB, as `nvidia-smi` shows them"
+        yield Problem("cluster.gpu_memory_gib", "null", why, cure, Stage.NEVER, Severity.WARNING)
+
+
 def memory_fits(t: Trial) -> Iterator[Problem]:
     """A phase that is over the GPU's memory by more than the estimate errs; one that is near it is a warning."""
     if not t.has_gpu or t.cluster.gpu_memory_gib is None or not has_shape(t):

@@ -11,6 +11,9 @@ from hysweep.schema import Trial
 from hysweep.schema.groups import Shape
 
 
+SHORT = 10  # steps of a run that nobody would resume or validate
+
+
 def divisors(number: int, near: int, count: int = 4) -> str:
     """The divisors of a number that lie nearest to a wish: "4, 8 or 12"."""
     return either(nearest_to(near, divisors_of(number), count))
@@ -37,6 +40,11 @@ def data_parallel(trial: Trial) -> int:
     p = trial.parallelism
     each = p.tensor * p.pipeline * p.context if p.engine == "megatron" else p.context
     return trial.world_size // each if trial.world_size % each == 0 else 0
+
+
+def is_short(trial: Trial) -> bool:
+    """Whether a run has so few steps that it can only be there to measure something, as a sweep of layouts is."""
+    return trial.trainer.total_steps is not None and trial.trainer.total_steps < SHORT
 
 
 def has_shape(trial: Trial) -> bool:

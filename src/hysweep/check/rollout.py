@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 
 from hysweep.check import legal
-from hysweep.check.numbers import divisors, either
+from hysweep.check.numbers import divisors, either, has_shape
 from hysweep.compile import (
     uses_v1,
 )
@@ -29,7 +29,10 @@ def rollout_grid_divides_world(t: Trial) -> Iterator[Problem]:
 def rollout_experts_fill_replica(t: Trial) -> Iterator[Problem]:
     """vLLM spreads experts over a whole replica or not at all (verl/workers/config/rollout.py)."""
     whole = t.rollout.tensor * t.rollout.data
-    if t.rollout.expert not in (1, whole):
+    if t.rollout.expert > 1 and has_shape(t) and not t.model.shape.num_experts:
+        why = f"{t.model.name} has no experts, and vLLM refuses to spread them"
+        yield Problem("rollout.expert", t.rollout.expert, why, "give 1", Stage.START)
+    elif t.rollout.expert not in (1, whole):
         yield Problem(
             "rollout.expert",
             t.rollout.expert,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from hysweep.check import algorithms, batches, files, keys, memory, rollout, site, stages, topology
+from hysweep.check import algorithms, batches, files, keys, memory, passed, rollout, site, stages, topology
 from hysweep.compile import keys_of
 from hysweep.schema import BadInput, Problem, Severity, Trial
 
@@ -40,10 +40,16 @@ RULES: tuple[Rule, ...] = (
     batches.checkpoints_are_made,
     algorithms.ranges_are_usual,
     keys.loggers_are_known,
-    keys.passed_values_are_legal,
+    passed.passed_values_are_legal,
+    passed.closed_sets_are_kept,
+    passed.async_trainer_is_whole,
+    passed.transformer_fields_exist,
+    passed.recomputation_agrees,
+    passed.checkpoints_are_whole,
     keys.kernels_are_fused,
     keys.environment_is_free,
     memory.memory_fits,
+    memory.memory_is_known,
     topology.bridge_knows_model,
     topology.shape_is_known,
     batches.mini_batches_fill_batch,

@@ -42,9 +42,13 @@ class Source:
     engine: str
 
     def first(self, *keys: str) -> str | None:
-        """The key that says most: one that the script sets, else one that verl has."""
-        named = [key for key in keys if key in self.explicit] or [key for key in keys if key in self.tree]
-        return named[0] if named else None
+        """The key that a field stands for: the first that verl has, of those that have a value if there are any.
+
+        Where the others say something else, they are passed on by name.
+        """
+        there = [key for key in keys if key in self.tree]
+        said = [key for key in there if self.tree[key] is not None]
+        return next(iter(said or there), None)
 
 
 # For each field that compile derives keys from: those keys, and the field's value. Unfit where the field has none.
@@ -68,7 +72,7 @@ def wanted(source: Source, base: Trial, types: Mapping[str, Any]) -> dict[str, A
             found[leaf.path] = leaf.default
             continue
         try:
-            value = fitted(rule(source), types[leaf.path], _is_optional(leaf.path))
+            value = fitted(rule(source), types[leaf.path], is_optional(leaf.path))
         except Unfit:
             continue
         if not out_of_bounds([Leaf(leaf.path, value, leaf.default, leaf.knob)]):
@@ -126,7 +130,7 @@ def is_unknown_number(value: Any, expected: Any) -> bool:
     return expected in (int, float, bool) and isinstance(value, str) and MARK.search(value) is not None
 
 
-def _is_optional(path: str) -> bool:
+def is_optional(path: str) -> bool:
     hint: Any = Trial
     for name in path.split("."):
         hint = typing.get_type_hints(hint)[name]

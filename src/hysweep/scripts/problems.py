@@ -9,11 +9,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from hysweep.check import check_trial
-from hysweep.compile import moved
+from hysweep.check.batches import checkpoints_are_made
+from hysweep.check.keys import fields_win
+from hysweep.check.memory import memory_is_known
+from hysweep.compile import moved, trainer_keys
 from hysweep.compile.tabulate import MODEL_ENGINES
-from hysweep.schema import BadInput, Problem, Stage
+from hysweep.schema import BadInput, Problem, Severity, Stage, Trial
+from hysweep.scripts.command import faults_of_command, values_that_are_none
 from hysweep.scripts.importer import Imported
-from hysweep.scripts.proof import compose_written
+from hysweep.scripts.proof import DEAD, compose_written
+from hysweep.scripts.settings import REPLACES
 
 
 def problems_of(imported: Imported) -> list[Problem]:
@@ -31,22 +36,56 @@ def problems_of(imported: Imported) -> list[Problem]:
             )
     with _named_environment(imported.text):
         trial = compose_written(imported.text)
-    # a command line does not say which GPUs it is for, nor where: nothing is said of their memory, or of files here
-    trial = replace(trial, cluster=replace(trial.cluster, gpu_memory_gib=None, launcher="slurm"))
-    return [*_in_words(imported), *check_trial(trial)]
+    keys = trainer_keys(imported.verl, imported.source.engine)
+    misfits = values_that_are_none(imported.source, keys)
+    of_command = [*misfits, *faults_of_command(imported, _as_launched(trial, imported))]
+    told = {p.key for p in of_command}
+    of_trial = [_by_key(p) for p in check_trial(_as_launched(trial, imported), without=_not_asked(imported))]
+    found = [*_in_words(imported), *of_command, *(p for p in of_trial if p.key not in told)]
+    return sorted(found, key=lambda p: p.severity is not Severity.ERROR)
+
+
+def _as_launched(trial: Trial, imported: Imported) -> Trial:
+    """The trial that the command line starts, where hysweep's own would be another.
+
+    It does not say which GPUs it is for, nor where: nothing is said of their memory, or of files here. And the trainer
+    is the one that it names, where hysweep chooses the one that can run the algorithm.
+    """
+    use_v1 = imported.source.tree.get("trainer.use_v1")
+    return replace(
+        trial,
+        cluster=replace(trial.cluster, gpu_memory_gib=None, launcher="slurm"),
+        trainer=replace(trial.trainer, use_v1=use_v1 if isinstance(use_v1, bool) else trial.trainer.use_v1),
+    )
+
+
+def _not_asked(imported: Imported) -> list[object]:
+    """Rules that make no sense here: it has no fields to prefer, and without #SBATCH lines no time limit."""
+    return [fields_win, memory_is_known, *([] if imported.header else [checkpoints_are_made])]
+
+
+def _by_key(problem: Problem) -> Problem:
+    """What `verl.` passes on is the command line's own key."""
+    return replace(problem, key=problem.key.removeprefix("verl."), cure=problem.cure.replace("+verl.", "+"))
 
 
 def _in_words(imported: Imported) -> Iterator[Problem]:
     for row in imported.rows:
         key, _, value = row.override.lstrip("+~").partition("=")
         history = moved(key)
-        if row.is_fault:
+        if row.is_fault and row.remark.startswith(REPLACES):
+            why, _, cure = row.remark.partition(": ")
+            yield Problem(key, value, why, f"{cure or 'leave it out'}, in line {row.line}", Stage.START)
+        elif row.is_fault:
             yield Problem(key, value, row.remark, f"mend it in line {row.line}", Stage.COMPOSE)
         elif history is not None and row.remark:
             cure = f"use {' and '.join(history.new)}" if history.new else "leave it out"
             yield Problem(key, value, history.why, cure, Stage.NEVER)
         elif row.remark.startswith("Hydra reads"):
             yield Problem(key, value, row.remark, f"write {key}=\"'{value}'\"", Stage.NEVER)
+        elif row.remark.startswith(DEAD):
+            why = f"has no effect: {row.remark.removeprefix(DEAD)}"
+            yield Problem(key, value, why, "leave it out", Stage.NEVER, Severity.WARNING)
 
 
 @contextmanager

@@ -37,6 +37,7 @@ ALWAYS = {
 }
 # What names the same files in other words.
 SAME_FILES = ("a path is made absolute", "files are a list of absolute paths")
+DEAD = "nothing reads it: "
 MISSING = "???"  # OmegaConf's word for a value that somebody must give
 # Both say how many ranks share a sequence under FSDP; hysweep says it by the first, for the reference too.
 ULYSSES = (f"{ACTOR}.ulysses_sequence_parallel_size", f"{FSDP}.ulysses_sequence_parallel_size",
@@ -124,7 +125,7 @@ def _meant(key: str, before: Any, after: Any, source: Source, trial: Trial, valu
     if before == MISSING:
         return "verl has no default for it"
     if is_said and key not in values and (path := _dead_field(key, trial)):
-        return f"nothing reads it: {path}"
+        return f"{DEAD}{path}"
     if not is_said and key in values:
         if key.startswith("critic.") and trial.algorithm.adv_estimator == "gae":
             return "the critic is laid out as the actor is"
