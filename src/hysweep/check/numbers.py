@@ -10,7 +10,6 @@ from hysweep.compile import flatten
 from hysweep.schema import Trial
 from hysweep.schema.groups import Shape
 
-
 SHORT = 10  # steps of a run that nobody would resume or validate
 
 

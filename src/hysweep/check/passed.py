@@ -43,7 +43,9 @@ def closed_sets_are_kept(t: Trial) -> Iterator[Problem]:
         if key in CLOSED and value is not None:
             known, stage = CLOSED[key]
             if value not in known:
-                yield Problem(f"verl.{key}", value, "is none of the values it can have", suggest(str(value), known), stage)
+                yield Problem(
+                    f"verl.{key}", value, "is none of the values it can have", suggest(str(value), known), stage
+                )
 
 
 def async_trainer_is_whole(t: Trial) -> Iterator[Problem]:

@@ -7,12 +7,21 @@ said otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, log2
 
 from hysweep.check import legal
-from hysweep.check.numbers import divisors, has_shape, transformer_config
+from hysweep.check.numbers import (
+    divisors,
+    divisors_of,
+    either,
+    has_shape,
+    nearest_to,
+    transformer_config,
+)
+from hysweep.check.rollout import legal_replicas
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
+ALIGNED = 8  # elements: 16 bytes of 16 bit each, which kernels load at once
 # Megatron-core 0.16: TransformerConfig.recompute_modules
 RECOMPUTED = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 
@@ -74,13 +83,48 @@ def dense_grid_divides_world(t: Trial) -> Iterator[Problem]:
     p = t.parallelism
     each = p.tensor * p.pipeline * p.context
     if p.engine == "megatron" and not legal.dense_grid(t.world_size, p.tensor, p.pipeline, p.context):
+        near = nearest_to(each, divisors_of(t.world_size))
+        ways = [way for size in sorted(near, key=lambda size: abs(size - each)) if (way := _laid_out(t, size))]
+        tensor, pipeline, context = ways[0] if ways else (1, 1, min(near))
         yield Problem(
             "parallelism.tensor * pipeline * context",
             each,
             f"must divide the {t.world_size} GPUs",
-            f"try a product of {divisors(t.world_size, each)}",
+            f"try a product of {either(near)}, as in tensor={tensor} pipeline={pipeline} context={context}",
             Stage.START,
         )
+
+
+def _laid_out(t: Trial, product: int) -> tuple[int, int, int] | None:
+    """Tensor, pipeline and context of a product that split the model too, as near as can be to those of the trial."""
+    p, s = t.parallelism, t.model.shape
+    ways = [
+        (tensor, pipeline, product // tensor // pipeline)
+        for tensor in legal_tensors(t, product)
+        for pipeline in divisors_of(product // tensor)
+        if not has_shape(t) or legal.stages_split(s.num_layers, pipeline)
+    ]
+    return min(ways, default=None, key=lambda way: _distance(way, (p.tensor, p.pipeline, p.context)))
+
+
+def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, float]:
+    """How many numbers differ, then by how many doublings."""
+    return sum(a != b for a, b in zip(one, other, strict=True)), sum(
+        abs(log2(a / b)) for a, b in zip(one, other, strict=True)
+    )
+
+
+def legal_tensors(t: Trial, world: int) -> list[int]:
+    """Tensor ranks of training that divide so many GPUs, the heads and the widths."""
+    s = t.model.shape
+    dense_layers = s.first_dense_layers if s.num_experts else s.num_layers
+    width = s.intermediate_size if dense_layers else 0
+    return [
+        d
+        for d in divisors_of(world)
+        if not has_shape(t)
+        or (legal.heads_split(s.num_attention_heads, s.num_key_value_heads, d) and legal.width_splits(width, d))
+    ]
 
 
 def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
@@ -107,10 +151,10 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
     if not has_shape(t):
         return
     s = t.model.shape
-    sides = [("rollout.tensor", t.rollout.tensor)]
+    sides = [("rollout.tensor", t.rollout.tensor, legal_replicas(t))]
     if t.parallelism.engine == "megatron":
-        sides.append(("parallelism.tensor", t.parallelism.tensor))
-    for key, tensor in sides:
+        sides.append(("parallelism.tensor", t.parallelism.tensor, legal_tensors(t, t.world_size)))
+    for key, tensor, legal_ones in sides:
         if legal.heads_split(s.num_attention_heads, s.num_key_value_heads, tensor):
             continue
         if s.num_attention_heads % tensor:
@@ -118,7 +162,7 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
                 key,
                 tensor,
                 f"must divide num_attention_heads = {s.num_attention_heads}",
-                f"try {divisors(gcd(s.num_attention_heads, t.world_size), tensor)}",
+                f"try {either(nearest_to(tensor, legal_ones))}",
                 Stage.START,
             )
         else:
@@ -126,7 +170,7 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
                 key,
                 tensor,
                 f"must divide num_key_value_heads = {s.num_key_value_heads}, or be a multiple of it",
-                f"try {divisors(s.num_key_value_heads, tensor)}",
+                f"try {either(nearest_to(tensor, legal_ones))}",
                 Stage.START,
             )
 
@@ -145,7 +189,7 @@ def experts_split(t: Trial) -> Iterator[Problem]:
             "parallelism.expert",
             p.expert,
             f"must divide num_experts = {s.num_experts}",
-            f"try {divisors(s.num_experts, p.expert)}",
+            f"try {divisors(gcd(s.num_experts, t.world_size), p.expert)}",
             Stage.START,
         )
 
@@ -165,6 +209,14 @@ def shape_is_sound(t: Trial) -> Iterator[Problem]:
         why = f"must divide num_attention_heads = {s.num_attention_heads}"
         cure = f"try {divisors(s.num_attention_heads, s.num_key_value_heads)}"
         yield Problem("model.shape.num_key_value_heads", s.num_key_value_heads, why, cure, Stage.START)
+    if t.has_gpu and has_shape(t) and (over := s.hidden_size % ALIGNED):
+        near = [size for size in (s.hidden_size - over, s.hidden_size - over + ALIGNED) if size]
+        why = (
+            f"is no multiple of {ALIGNED}, as the kernels for matrices and norms want it: no model is known that has it"
+        )
+        yield Problem(
+            "model.shape.hidden_size", s.hidden_size, why, f"try {either(near)}", Stage.START, Severity.WARNING
+        )
     if s.num_experts and not 0 < s.num_experts_per_token <= s.num_experts:
         why = f"is not within 1 and num_experts = {s.num_experts}"
         yield Problem("model.shape.num_experts_per_token", s.num_experts_per_token, why, "8 is usual", Stage.START)
@@ -231,7 +283,10 @@ def widths_split(t: Trial) -> Iterator[Problem]:
         ("parallelism.expert_tensor", expert_tensor, "moe_intermediate_size", s.moe_intermediate_size),
     ):
         if not legal.width_splits(width, ranks):
-            cure = f"try {divisors(width, ranks)}"
+            splitting = (
+                legal_tensors(t, t.world_size) if key == "parallelism.tensor" else divisors_of(gcd(width, t.world_size))
+            )
+            cure = f"try {either(nearest_to(ranks, splitting))}"
             yield Problem(key, ranks, f"must divide {name} = {width}", cure, Stage.START)
 
 

@@ -1,13 +1,12 @@
 """The names that `override_transformer_config` may have: attributes of what Megatron-Bridge builds a model from.
 
 Fields of Megatron-core's TransformerConfig, ModelParallelConfig and MLATransformerConfig (0.16 and its newest source),
-and of all providers of Megatron-Bridge 0.6, which inherit from them; read from their sources, none of which is imported.
+and of all providers of Megatron-Bridge 0.6, which inherit from them, read from their sources without an import.
 """
 
 from __future__ import annotations
 
-MEGATRON = frozenset(
-    """
+MEGATRON = """
     A_init_dist A_init_range D_has_hdim MODEL_CLASS account_for_embedding_in_pipeline_split
     account_for_loss_in_pipeline_split activation_func activation_func_clamp_value
     activation_func_fp8_input_store activation_offload_fraction add_bias_linear add_decoder add_encoder
@@ -133,14 +132,11 @@ MEGATRON = frozenset(
     wgrad_deferral_limit window_attn_skip_freq window_size yarn_beta_fast yarn_beta_slow
     yarn_correction_range_round_to_int yarn_mscale yarn_mscale_all_dim yarn_original_max_position_embeddings
     yarn_rotary_scaling_factor
-    """.split()
-)
+"""
 # What Ascend's fork of Megatron adds, as verl's own examples for it set them.
-MINDSPEED = frozenset(
-    """
+MINDSPEED = """
     apply_dsa_kernel_fusion context_parallel_algo cp_partition_mode sequence_packing_scheduler swiglu
     use_ascend_gdn use_distributed_optimizer use_flash_attn use_fused_mhc use_fused_rmsnorm use_fused_swiglu
     use_naive_l2norm use_triton_gdn
-    """.split()
-)
-KNOWN = MEGATRON | MINDSPEED
+"""
+KNOWN = frozenset((MEGATRON + MINDSPEED).split())

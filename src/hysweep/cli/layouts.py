@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hysweep.check import check_trial, errors
+from hysweep.check.memory import cure_of, memory_fits
 from hysweep.cli.sweep_file import write_sweep
-from hysweep.check.memory import CURES, memory_fits
 from hysweep.compose import Composer
 from hysweep.estimate import estimate
 from hysweep.schema import BadInput, Problem, Trial
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SHOWN = {
     "rank": "#", "tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "context": "CP", "data": "DP",
     "expert": "EP", "expert_tensor": "ETP", "rollout_tensor": "rTP", "rollout_data": "rDP", "nodes": "nodes",
-    "seconds": "step", "train_gib": "train", "rollout_gib": "roll", "margin_gib": "free", "kv_sequences": "seqs",
+    "seconds": "step", "train_gib": "train", "rollout_gib": "roll", "resume_gib": "resume",
+    "margin_gib": "free", "kv_sequences": "seqs",
     "longest": "longest",
 }  # fmt: skip
 
@@ -68,7 +69,8 @@ def layouts(
     )
     if rows:
         click.echo(
-            "step: seconds, roughly, to rank by. train, roll, free: GiB of a GPU, at the fullest. seqs: whole\n"
+            "step: seconds, roughly, to rank by. train, roll, resume, free: GiB of a GPU, at the\n"
+            "fullest. seqs: whole\n"
             "sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."
         )
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
@@ -90,7 +92,7 @@ def _cure(trial: Trial, found: Found, given: Collection[str]) -> str:
     held = [field for field, _ in FIELDS.values() if field in given]
     short = [verdict.group for verdict in estimate(trial).verdicts if not verdict.fits]
     cures = [f"leave out {' or '.join(held)}"] if held else []
-    return "; or ".join([*cures, *(CURES[group] for group in short), "more cluster.nodes"])
+    return "; or ".join([*cures, *(cure_of(trial, group) for group in short), "more cluster.nodes"])
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

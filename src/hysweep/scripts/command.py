@@ -72,7 +72,8 @@ def _misfit(leaf: Leaf, key: str, source: Source, keys: TrainerKeys, types: Any)
     bad = out_of_bounds([Leaf(leaf.path, held, leaf.default, leaf.knob)])
     if not bad or (leaf.path == "rollout.gpu_memory_utilization" and 0 < held <= 1):
         return None
-    cure = _nearest(str(value), [str(c) for c in leaf.knob.choices if c is not None]) if leaf.knob.choices else ""
+    choices = [str(c) for c in leaf.knob.choices if c is not None]
+    cure = _nearest(str(value), [*choices, *ALSO.get(leaf.path, ())]) if choices else ""
     return Problem(key, value, bad[0].why, cure or bad[0].cure, stage)
 
 

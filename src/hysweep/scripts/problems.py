@@ -7,13 +7,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 
 from hysweep.check import check_trial
 from hysweep.check.batches import checkpoints_are_made
 from hysweep.check.keys import fields_win
 from hysweep.check.memory import memory_is_known
+from hysweep.check.rules import Rule
 from hysweep.compile import moved, trainer_keys
 from hysweep.compile.tabulate import MODEL_ENGINES
+from hysweep.compose.composer import all_leaves
 from hysweep.schema import BadInput, Problem, Severity, Stage, Trial
 from hysweep.scripts.command import faults_of_command, values_that_are_none
 from hysweep.scripts.importer import Imported
@@ -37,11 +40,11 @@ def problems_of(imported: Imported) -> list[Problem]:
     with _named_environment(imported.text):
         trial = compose_written(imported.text)
     keys = trainer_keys(imported.verl, imported.source.engine)
-    misfits = values_that_are_none(imported.source, keys)
-    of_command = [*misfits, *faults_of_command(imported, _as_launched(trial, imported))]
+    trial = _as_launched(trial, imported)
+    of_command = [*values_that_are_none(imported.source, keys), *faults_of_command(imported, trial)]
+    others = [*_in_words(imported), *map(_by_key, check_trial(trial, without=_not_asked(imported)))]
     told = {p.key for p in of_command}
-    of_trial = [_by_key(p) for p in check_trial(_as_launched(trial, imported), without=_not_asked(imported))]
-    found = [*_in_words(imported), *of_command, *(p for p in of_trial if p.key not in told)]
+    found = [*of_command, *(p for p in others if p.key not in told)]
     return sorted(found, key=lambda p: p.severity is not Severity.ERROR)
 
 
@@ -59,14 +62,24 @@ def _as_launched(trial: Trial, imported: Imported) -> Trial:
     )
 
 
-def _not_asked(imported: Imported) -> list[object]:
+def _not_asked(imported: Imported) -> list[Rule]:
     """Rules that make no sense here: it has no fields to prefer, and without #SBATCH lines no time limit."""
     return [fields_win, memory_is_known, *([] if imported.header else [checkpoints_are_made])]
 
 
 def _by_key(problem: Problem) -> Problem:
-    """What `verl.` passes on is the command line's own key."""
-    return replace(problem, key=problem.key.removeprefix("verl."), cure=problem.cure.replace("+verl.", "+"))
+    """In the command line's own words: what `verl.` passes on is its key, and a field is the key that it stands for."""
+    key, why, cure = (_in_keys(text) for text in (problem.key, problem.why, problem.cure))
+    return replace(problem, key=key.removeprefix("verl."), why=why, cure=cure.replace("+verl.", "+"))
+
+
+def _in_keys(text: str) -> str:
+    return re.sub(r"(?<![\w.])[a-z]+\.\w+(?![\w.]|\* )", lambda m: _keys().get(m[0], m[0]), text)
+
+
+@cache
+def _keys() -> dict[str, str]:
+    return {leaf.path: leaf.knob.keys[0] for leaf in all_leaves() if leaf.knob.keys}
 
 
 def _in_words(imported: Imported) -> Iterator[Problem]:
@@ -74,8 +87,9 @@ def _in_words(imported: Imported) -> Iterator[Problem]:
         key, _, value = row.override.lstrip("+~").partition("=")
         history = moved(key)
         if row.is_fault and row.remark.startswith(REPLACES):
-            why, _, cure = row.remark.partition(": ")
-            yield Problem(key, value, why, f"{cure or 'leave it out'}, in line {row.line}", Stage.START)
+            why, _, inner = row.remark.partition(": ")
+            cure = f"write {inner}={value}" if inner else "leave it out"
+            yield Problem(key, value, why, f"{cure}, in line {row.line}", Stage.START)
         elif row.is_fault:
             yield Problem(key, value, row.remark, f"mend it in line {row.line}", Stage.COMPOSE)
         elif history is not None and row.remark:
@@ -84,7 +98,7 @@ def _in_words(imported: Imported) -> Iterator[Problem]:
         elif row.remark.startswith("Hydra reads"):
             yield Problem(key, value, row.remark, f"write {key}=\"'{value}'\"", Stage.NEVER)
         elif row.remark.startswith(DEAD):
-            why = f"has no effect: {row.remark.removeprefix(DEAD)}"
+            why = f"has no effect: {_in_keys(row.remark.removeprefix(DEAD).partition(' needs ')[2])} would be needed"
             yield Problem(key, value, why, "leave it out", Stage.NEVER, Severity.WARNING)
 
 

@@ -187,7 +187,7 @@ def _fault(key: str, value: Any, keys: TrainerKeys) -> str:
     if below:
         names = dict.fromkeys(listed.removeprefix(f"{key}.").partition(".")[0] for listed in below)
         inner = [name for name in names if not name.startswith("_")]
-        meant = f": set {key}.{'name' if 'name' in inner else inner[0]}" if inner else ""
+        meant = f": {key}.{'name' if 'name' in inner else inner[0]}" if inner else ""
         return f"{REPLACES}{meant}"
     if key not in keys:
         return f"verl {keys.version} has no such key; {suggest(key, keys.defaults)}"
