@@ -25,9 +25,12 @@ def cure_of(t: Trial, group: str) -> str:
     """
     before = _margin(t, group)
     helping = [(name, margin) for name, other in _changes(t) if (margin := _margin(other, group)) > before]
-    fitting = [name for name, margin in helping if margin >= 0]
+    fitting: dict[str, str] = {}
+    for name, margin in helping:
+        if margin >= 0:
+            fitting.setdefault(name.partition("=")[0], name)  # of one field the first: it changes the least
     if fitting:
-        return f"give {either(fitting[:2])}"
+        return f"give {either(list(fitting.values())[:2])}"
     if helping:
         name, margin = max(helping, key=lambda pair: pair[1])
         return f"more cluster.nodes, or another layout: {name} alone leaves it {-margin:.0f} GiB short"
@@ -46,10 +49,11 @@ def _changes(t: Trial) -> Iterator[tuple[str, Trial]]:
         return replace(t, memory=replace(m, **changes))
 
     if on_megatron and m.recompute_granularity != "full":
-        yield (
-            "memory.recompute_granularity=full memory.recompute_method=uniform memory.recompute_num_layers=1",
-            memory(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1),
-        )
+        whole = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+        said = " ".join(f"memory.{name}={value}" for name, value in whole.items())
+        yield said, memory(**whole)
+        if not m.use_fused_kernels:
+            yield f"{said} memory.use_fused_kernels=true", memory(**whole, use_fused_kernels=True)
     if not on_megatron and not m.use_gradient_checkpointing:
         yield "memory.use_gradient_checkpointing=true", memory(use_gradient_checkpointing=True)
     if not (m.param_offload and m.optimizer_offload):

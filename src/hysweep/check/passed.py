@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hysweep.check.numbers import has_shape, transformer_config
+from hysweep.check.numbers import has_shape
 from hysweep.check.transformer_fields import KNOWN
 from hysweep.compile import flatten, keys_of, trainer_values
 from hysweep.schema import Problem, Severity, Stage, Trial, nearest, suggest
@@ -83,24 +83,6 @@ def transformer_fields_exist(t: Trial) -> Iterator[Problem]:
             close = nearest(name, sorted(KNOWN))
             cure = f"did you mean {' or '.join(close)}?" if close else "leave it out"
             yield Problem(key, value, "is no field of Megatron's TransformerConfig", cure, Stage.START)
-
-
-def recomputation_agrees(t: Trial) -> Iterator[Problem]:
-    """Of Megatron's TransformerConfig: a number of layers goes with full recomputation alone, and a method too."""
-    given, node = transformer_config(t), "verl.actor_rollout_ref.actor.megatron.override_transformer_config"
-    granularity = given.get("recompute_granularity", t.memory.recompute_granularity)
-    if t.parallelism.engine != "megatron" or granularity == "full":
-        return
-    for name in ("recompute_num_layers", "recompute_method"):
-        if given.get(name) is None:
-            continue
-        cure = "leave it out, or set memory.recompute_granularity=full"
-        if granularity == "selective" and name == "recompute_num_layers":
-            why = "is refused beside selective recomputation, which takes modules"
-            yield Problem(f"{node}.{name}", given[name], why, cure, Stage.START)
-        elif granularity is None:
-            why = "has no effect: nothing is recomputed without recompute_granularity"
-            yield Problem(f"{node}.{name}", given[name], why, cure, Stage.NEVER)
 
 
 def checkpoints_are_whole(t: Trial) -> Iterator[Problem]:

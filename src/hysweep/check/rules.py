@@ -44,7 +44,6 @@ RULES: tuple[Rule, ...] = (
     passed.closed_sets_are_kept,
     passed.async_trainer_is_whole,
     passed.transformer_fields_exist,
-    passed.recomputation_agrees,
     passed.checkpoints_are_whole,
     keys.kernels_are_fused,
     keys.environment_is_free,
