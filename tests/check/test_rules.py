@@ -23,6 +23,9 @@ PASSED = f"verl.{CONFIG}"
 # verl does not say which GPUs its examples ran on, so nothing is said of their memory here.
 GPUS = ("cluster=slurm_h100", "cluster.gpu_memory_gib=null", "rollout=vllm", "data=dapo_math",
         "reward=by_data_source", "trainer=hy3", "memory=full_offload")  # fmt: skip
+# Eight stages of Qwen3-8B's 36 layers, which only a layout can say.
+LAID_OUT = (*GPUS, "model=qwen3_8b", "parallelism=megatron_tensor_2", "parallelism.tensor=1", "parallelism.pipeline=8",
+            "cluster.nodes=1", "rollout.tensor=2")  # fmt: skip
 # Settings that ran: the Hy3 run, what was measured on one card, the real runs on the CPU, and verl's own examples.
 KNOWN_TO_RUN = [
     (),
@@ -58,6 +61,12 @@ KNOWN_TO_RUN = [
        f"algorithm={a}", f"rollout.n={n}")
       for a, n in (("grpo", 5), ("gspo", 5), ("rloo", 5), ("geo_mean", 5), ("remax", 4), ("reinforce_plus_plus", 8),
                    ("gpg", 5))),
+    # 31 layers and the loss are 32 for 8 stages; and stages that are named
+    ("cluster=h20_16x8", "model=qwen3_8b", "parallelism=megatron_tensor_2", "rollout=vllm", "parallelism.tensor=1",
+     "model.shape.num_layers=31", "parallelism.pipeline=8", f"+verl.{CONFIG}account_for_loss_in_pipeline_split=true"),
+    *((*LAID_OUT, f"+verl.{CONFIG}pipeline_model_parallel_layout='{layout}'")
+      for layout in ("E|t*5|t*5|t*5|t*5|t*5|t*5|t*6,L", "Et|(tt|)*13(t|)*9L",
+                     "Et*3|(t*3|)*5t*3|t*3|t*3|t*3|t*3|t*3||||L")),
 ]  # fmt: skip
 
 
@@ -90,13 +99,26 @@ BROKEN = [
     ((HY3,), ["parallelism.virtual_pipeline=2"], "parallelism.virtual_pipeline", "5"),  # case 4: 80 layers, PP 16
     ((), ["trainer.mini_batch_size=3"], "trainer.mini_batch_size", "4"),
     ((HY3,), ["cluster.nodes=48", "rollout.n=2", "trainer.train_batch_size=2", "trainer.mini_batch_size=2"],
-     "trainer.mini_batch_size * rollout.n", "6"),  # case 9
+     "trainer.mini_batch_size * rollout.n", "mini_batch_size of 3, and a multiple of it"),  # case 9
+    ((HY3,), ["cluster.nodes=96", "trainer.train_batch_size=512", "trainer.mini_batch_size=512", "rollout.n=8"],
+     "trainer.mini_batch_size * rollout.n", "510 or 513, and a multiple of it for trainer.train_batch_size"),
+    ((HY3,), ["cluster.nodes=96", "trainer.train_batch_size=96", "trainer.mini_batch_size=16", "rollout.n=8"],
+     "trainer.mini_batch_size * rollout.n", "12 or 24"),
+    ((HY3,), ["cluster.nodes=96", "trainer.train_batch_size=96", "trainer.mini_batch_size=10", "rollout.n=8"],
+     "trainer.mini_batch_size", "3, 6, 12 or 24"),
+    ((*GPUS, "model=qwen3_8b", "parallelism=fsdp2", "memory=fsdp2_offload", "memory.offload_policy=false",
+      "cluster.nodes=1", "rollout.tensor=1"),
+     ["cluster.gpus_per_node=7", "trainer.train_batch_size=7", "trainer.mini_batch_size=7", "rollout.tensor=4",
+      "model.shape.num_attention_heads=28", "model.shape.num_key_value_heads=4"],
+     "rollout.tensor * data", "try rollout.tensor of 1"),  # and not 7, which key and value heads refuse
+    ((HY3,), ["memory.recompute_granularity=selective", "memory.recompute_method=null",
+              "memory.recompute_num_layers=null"], "cluster.gpu_memory_gib", "recompute_granularity=full"),
     ((HY3,), ["trainer.max_response_length=300000", "rollout.max_model_len=null", "parallelism.context=1",
               "model.shape.max_position_embeddings=400000"], "trainer.max_token_len_per_gpu", "302048"),  # case 6
     ((HY3,), ["rollout.max_model_len=8192"], "rollout.max_model_len", "10240"),
     ((HY3,), ["model.shape.max_position_embeddings=4096"], "rollout.max_model_len", "4096"),
     ((HY3,), ["rollout.max_num_batched_tokens=100"], "rollout.max_num_batched_tokens", "256"),
-    ((), ["rollout.n=1"], "rollout.n", "2"),
+    ((), ["algorithm=rloo", "rollout.n=1"], "rollout.n", "2"),
     ((), ["algorithm.clip_ratio_low=1.5"], "algorithm.clip_ratio_low", "0.2"),
     ((), ["algorithm.clip_ratio_c=1"], "algorithm.clip_ratio_c", "3"),
     ((HY3,), ["rollout.correction_is_threshold='5_0.5'"], "rollout.correction_is_threshold", "0.5_5"),
@@ -121,7 +143,7 @@ BROKEN = [
     ((), ["algorithm=dapo", "trainer.verl=220e903"], "algorithm.use_filter_groups", "0.9.1"),
     ((), ["algorithm=gspo", "algorithm.loss_agg_mode=token-mean", "trainer.verl=220e903"],
      "algorithm.loss_agg_mode", "seq-mean-token-mean"),
-    ((), ["algorithm=remax", "trainer.use_v1=true"], "trainer.use_v1", "leave it null"),
+    ((), ["algorithm=remax", "trainer.use_v1=true"], "trainer.use_v1", "trainer.use_v1=false"),
     ((), ["algorithm=gdpo"], "algorithm.gdpo_reward_keys", "accuracy"),
     ((), ["algorithm=gdpo", "algorithm.gdpo_reward_keys=[a,b]", "reward.manager=naive"], "reward.manager", "gdpo"),
     ((), ["reward.manager=gdpo"], "reward.manager", "naive"),
@@ -172,9 +194,38 @@ BROKEN = [
     ((HY3,), ["memory=selective_recompute", "memory.recompute_modules=[core_attention]"],
      "memory.recompute_modules", "core_attn"),
     ((HY3,), ["model.transformer_config.account_for_loss_in_pipeline_split=true"],
-     PASSED + "account_for_loss_in_pipeline_split", "9 or 27"),
+     PASSED + "account_for_loss_in_pipeline_split", "leave it out"),
     ((HY3,), ["+verl." + CONFIG + "account_for_loss_in_pipeline_split=true"],
      PASSED + "account_for_loss_in_pipeline_split", "leave it out"),
+    ((HY3,), ["+verl." + CONFIG + "account_for_loss_in_pipeline_split=true", "parallelism.first_stage_layers=10"],
+     PASSED + "account_for_loss_in_pipeline_split", "keep one"),
+    *((LAID_OUT, [f"+verl.{CONFIG}pipeline_model_parallel_layout='{layout}'"],
+       PASSED + "pipeline_model_parallel_layout", "Et*4|t*4|t*4|t*4|t*5|t*5|t*5|t*5L")
+      for layout in ("Et*5|t*5|t*5|t*5|t*5|t*5|t*5|t*5L", "Et*5|t*5|t*5|t*5|t*5|t*5|t*6L", "Et*36L",
+                     "tE|t*35||||||L", "x",
+                     "t*999999999", "E|t*5|t*5|t*5|t*5|t*5|t*5|t*6")),
+    ((*LAID_OUT, f"+verl.{CONFIG}pipeline_model_parallel_layout='E|t*5|t*5|t*5|t*5|t*5|t*5|t*6L'"),
+     ["parallelism.first_stage_layers=4"], PASSED + "pipeline_model_parallel_layout", "keep one"),
+    ((HY3,), ["+verl.trainer.v1.trainer_mode=foo"], "verl.trainer.v1.trainer_mode", "sync"),
+    ((HY3,), ["+verl.trainer.v1.trainer_mode=separate_async"], "verl.actor_rollout_ref.rollout.nnodes", "1 or more"),
+    ((HY3,), ["+verl.trainer.v1.trainer_mode=separate_async"], "trainer.train_batch_size", "512"),
+    ((HY3,), ["+verl.trainer.v1.trainer_mode=separate_async"],
+     "verl.actor_rollout_ref.rollout.checkpoint_engine.backend", "nccl"),
+    ((HY3,), ["+verl.trainer.v1.sampler.max_off_policy_strategy=wayt"],
+     "verl.trainer.v1.sampler.max_off_policy_strategy", "wait"),
+    ((HY3,), [f"+verl.{CONFIG}bogus_field=1"], f"{PASSED}bogus_field", "leave it out"),
+    ((HY3,), [f"+verl.{CONFIG}recompute_granularit=full"], f"{PASSED}recompute_granularit", "recompute_granularity"),
+    ((HY3,), ["+model.transformer_config.moe_grouped_gem=true"], "model.transformer_config.moe_grouped_gem",
+     "moe_grouped_gemm"),
+    ((HY3,), ["+verl.actor_rollout_ref.actor.checkpoint.save_contents=[modell]"],
+     "verl.actor_rollout_ref.actor.checkpoint.save_contents", "did you mean model"),
+    ((*GPUS, "model=qwen3_8b", "parallelism=megatron_tensor_2", "cluster.nodes=1", "rollout.tensor=2"),
+     ["rollout.expert=2"], "rollout.expert", "give 1"),
+    ((HY3, "algorithm.use_kl_loss=true"),
+     ["+verl.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=1000"],
+     "verl.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu", "1280"),
+    ((), ["+verl.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2"],
+     "verl.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size", "parallelism.context"),
     ((HY3,), ["+verl." + CONFIG + "moe_router_score_function=softmax"],
      PASSED + "moe_router_score_function", "sigmoid"),
     ((HY3,), ["+verl." + CONFIG + "moe_token_dispatcher_type=allgather"],
@@ -184,7 +235,7 @@ BROKEN = [
     ((HY3,), ["+verl." + CONFIG + "overlap_moe_expert_parallel_comm=true"],
      PASSED + "overlap_moe_expert_parallel_comm", "leave it out"),
     ((HY3,), ["cluster.nodes=24", "cluster.gpus_per_node=12", "rollout.tensor=16", "parallelism.pipeline=4",
-              "parallelism.context=8"], "rollout.tensor * data", "12"),
+              "parallelism.context=8"], "rollout.tensor * data", "1, 2, 4 or 8"),
     ((HY3,), ["cluster.nodes=24", "cluster.gpus_per_node=12", "rollout.tensor=8", "rollout.data=3",
               "parallelism.pipeline=4"], "rollout.tensor", "4"),
     ((HY3, "model.shape.num_experts=8"), ["parallelism.expert=8"], "rollout.tensor", "at most 8"),
@@ -201,7 +252,7 @@ BROKEN = [
     ((HY3,), ["+verl.reward.reward_model.enable=true"], "verl.reward.reward_model.enable", "rollout.name"),
     ((HY3,), ["memory.use_remove_padding=false"], "memory.use_fused_kernels", "use_remove_padding"),
     ((HY3,), ["rollout.tensor=8"], "cluster.gpu_memory_gib", "rollout.tensor"),
-    ((HY3,), ["memory=offload"], "cluster.gpu_memory_gib", "full_offload"),
+    ((HY3,), ["memory=offload"], "cluster.gpu_memory_gib", "recompute_granularity=full"),
     ((), ["parallelism.context=2"], "parallelism.context", "1"),
     ((), ["parallelism.tensor=2"], "parallelism.tensor", "leave it at 1"),
     ((), ["algorithm.kl_loss_coef=0.01"], "algorithm.kl_loss_coef", "leave it"),
@@ -324,8 +375,15 @@ def test_legal_but_wasteful_is_a_warning(trial_of) -> None:
 
 
 def test_errors_come_first(trial_of) -> None:
-    found = check_trial(trial_of("rollout.temperature=0.1", "rollout.n=1"))
+    found = check_trial(trial_of("rollout.temperature=0.1", "algorithm.clip_ratio_c=1"))
     assert [p.severity for p in found] == ["error", "warning"]
+
+
+@pytest.mark.parametrize("change", ["trainer.train_batch_size=1000000007", "cluster.nodes=100000007"])
+def test_a_large_number_is_answered_at_once(trial_of, change: str) -> None:
+    """Its divisors are looked for up to the root."""
+    assert errors(check_trial(trial_of(HY3, change)))
+    assert divisors(1_000_000_007 * 998_244_353, 5) == "1, 998244353, 1000000007 or 998244359987710471"
 
 
 def test_the_nearest_divisors() -> None:
@@ -371,6 +429,11 @@ UNUSUAL = [
     ((HY3,), ["algorithm=ppo"], "algorithm.critic_path", "smaller critic"),
     ((HY3,), ["algorithm=opo", "trainer.mini_batch_size=64"], "trainer.mini_batch_size", "128"),
     ((HY3,), ["cluster.timeout_min=15"], "cluster.timeout_min", "more nodes"),
+    ((HY3,), ["cluster.gpu_memory_gib=null"], "cluster.gpu_memory_gib", "nvidia-smi"),
+    ((HY3,), ["rollout.n=1"], "rollout.n", "8 to 16"),
+    ((HY3,), ["model.shape.hidden_size=4095"], "model.shape.hidden_size", "4088 or 4096"),
+    ((HY3,), ["+verl.actor_rollout_ref.actor.checkpoint.save_contents=[model,hf_model]"],
+     "verl.actor_rollout_ref.actor.checkpoint.save_contents", "[model,optimizer,extra,hf_model]"),
     ((HY3,), ["cluster.memory_gib=100"], "cluster.memory_gib", "give 0"),
     ((HY3,), ["+cluster.env.WANDB_API_KEY=abc"], "cluster.env.WANDB_API_KEY", "export it in the shell"),
     ((HY3,), ["cluster.setup=['export HF_TOKEN=abc']"], "cluster.setup.0", "export it in the shell"),

@@ -126,7 +126,7 @@ def test_a_command_of_somebody_elses_is_checked() -> None:
     assert problems["reward_model.reward_manager"]["cure"] == "use reward.reward_manager.name"
     assert problems["reward_model.reward_manager"]["stage"] == "never"
     assert problems["trainer.num_epochs"]["cure"] == "use trainer.total_epochs"
-    assert "try 1, 2, 4 or 8" in problems["rollout.tensor"]["cure"]
+    assert "try 1, 2, 4 or 8" in problems["actor_rollout_ref.rollout.tensor_model_parallel_size"]["cure"]
     refused = hysweep("check", "--verl-command", "run.sh", "rollout.n=4")
     assert (refused.returncode, "cannot be set beside" in refused.stderr) == (2, True)
     assert hysweep("check", "--verl-command", "nowhere.sh").returncode == 2

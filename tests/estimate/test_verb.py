@@ -168,13 +168,25 @@ def test_what_cannot_be_compared_is_told(measured, tmp_path: Path) -> None:
     assert isinstance(say("--calibrate", str(tmp_path / "nowhere")).exception, BadInput)
 
 
+def test_an_attempt_that_ran_out_of_memory_is_no_measure(measured) -> None:
+    study = measured([[(1, 34.0), (2, 36.6)], [(1, 34.0), (2, 60.0)]])
+    trials = sorted((study / "trials").iterdir())
+    end = {"exit_code": 1, "cause": "cuda_oom", "phase": "update", "excerpt": [], "ended": 1.0}
+    (trials[1] / "attempts" / "1" / "end.json").write_text(json.dumps(end))
+    answer = json.loads(say("--calibrate", str(study), "--json").output)
+    [runs] = answer["runs"].values()
+    assert [run["name"] for run in runs] == ["0000-id0/1"]
+    assert "ended by cuda_oom" in answer["passed_over"]["0001-id1/1"]
+
+
 @pytest.mark.parametrize("text", ["", "[1]", '{"gpu_1/H200": 3}', '{"gpu_1/H200": {"factor": "x"}}',
                                   '{"gpu_1/H200": {"factor": 100}}', '{"gpu_1/H200": {"factor": NaN}}'])  # fmt: skip
 def test_a_store_that_is_broken_is_passed_over_and_mended(measured, tmp_path: Path, text: str) -> None:
     store = tmp_path / "config" / "hysweep" / "calibration.json"
     store.parent.mkdir(parents=True)
     store.write_text(text)
-    assert "calibrated" not in say(*RUNS["A"].overrides).output
+    told = say(*RUNS["A"].overrides).output
+    assert "calibrated" not in told and "warning: " in told and "calibrate DIR` again" in told
     assert say("--calibrate", str(measured([[(1, 34.0), (2, 36.6)]]))).exit_code == 0
     assert "calibrated" in say(*RUNS["A"].overrides).output
 

@@ -98,6 +98,25 @@ def test_fewer_nodes_are_looked_at_when_asked(hy3: Trial) -> None:
     assert found.table["nodes"][fewest] < 16
 
 
+def test_what_is_given_is_held_before_layouts_are_counted(hy3: Trial) -> None:
+    every = search(hy3)
+    held = search(laid_out(hy3, {"parallelism.tensor": 2}), given=["parallelism.tensor"])
+    assert 0 < held.legal < every.legal and set(held.table["tensor"]) == {2}
+    assert held.fitting == (every.table["tensor"] == 2).sum()
+    none = search(laid_out(hy3, {"parallelism.tensor": 3}), given=["parallelism.tensor"])
+    assert none.legal == none.fitting == 0
+
+
+def test_the_columns_are_what_the_estimate_says(hy3: Trial) -> None:
+    found = search(hy3)
+    row = found.order("seconds")[0]
+    looked = estimate(laid_out(hy3, found.overrides(row)))
+    phases = {"train_gib": ("train", "log_prob", "reference"), "resume_gib": ("resume",)}
+    for name, of in phases.items():
+        most = max(u.total_gib for u in looked.uses if u.phase in of)
+        assert found.table[name][row] == pytest.approx(most, abs=0.05), name
+
+
 def test_fsdp_has_no_layouts(trial_of) -> None:
     with pytest.raises(BadInput, match="megatron"):
         search(trial_of())

@@ -29,16 +29,20 @@ UNBOUNDED = ("gpg",)  # losses with neither a clip nor a penalty of their own
 
 
 def group_has_siblings(t: Trial) -> Iterator[Problem]:
-    """grpo and rloo compare the samples of one prompt; with one sample there is nothing to compare."""
+    """What compares the samples of a prompt has nothing to compare with one: verl takes the raw reward then.
+
+    An error for rloo, whose baseline is that of the others; advice for the rest, as verl's own examples do it.
+    """
     if "distillation" in t.verl:  # a teacher's loss, beside or instead of an advantage
         return
     if t.rollout.n < 2 and t.algorithm.adv_estimator in OF_GROUPS:
         yield Problem(
             "rollout.n",
             t.rollout.n,
-            f"{t.algorithm.adv_estimator} compares the samples of a prompt",
+            f"{t.algorithm.adv_estimator} compares the samples of a prompt: of one the raw reward is taken",
             "give at least 2; 8 to 16 is usual",
             Stage.NEVER,
+            Severity.ERROR if t.algorithm.adv_estimator == "rloo" else Severity.WARNING,
         )
 
 
@@ -156,7 +160,7 @@ def estimator_gets_what_it_needs(t: Trial) -> Iterator[Problem]:
             "trainer.use_v1",
             True,
             f"verl's V1 trainer {why}, which {a.adv_estimator} needs: it fails after the first rollout",
-            "leave it null",
+            "set trainer.use_v1=false",
             Stage.ROLLOUT,
         )
     if a.adv_estimator.endswith("optimal_token_baseline") and t.memory.use_fused_kernels:

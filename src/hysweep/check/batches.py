@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
+from typing import Any
 
 from hysweep.check import legal
-from hysweep.check.numbers import data_parallel, divisors, has_shape
-from hysweep.compile import uses_v1
+from hysweep.check.numbers import data_parallel, divisors, divisors_of, either, has_shape, is_short, nearest_to
+from hysweep.compile import flatten, uses_v1
 from hysweep.schema import Problem, Severity, Stage, Trial
+
+# The reference's budget, where it is not that of the rollout's log-probabilities.
+OF_REFERENCE = "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu"
 
 
 def mini_batches_fill_batch(t: Trial) -> Iterator[Problem]:
@@ -18,7 +23,7 @@ def mini_batches_fill_batch(t: Trial) -> Iterator[Problem]:
             "trainer.mini_batch_size",
             mini,
             f"must divide trainer.train_batch_size = {train}",
-            f"try {divisors(train, mini)}",
+            f"try {either(nearest_to(mini, _dividing(t) or divisors_of(train)))}",
             Stage.UPDATE,
         )
 
@@ -27,14 +32,31 @@ def mini_batch_splits_over_ranks(t: Trial) -> Iterator[Problem]:
     """mini * n % data parallel ranks == 0; verl multiplies the mini batch by the group size."""
     ranks, samples = data_parallel(t), t.trainer.mini_batch_size * t.rollout.n
     if ranks and not legal.batch_splits(samples, ranks):
-        up = -(-samples // ranks) * ranks
+        mini, step = t.trainer.mini_batch_size, _step(t)
+        dividing = _dividing(t)
+        below = mini // step * step
+        near = nearest_to(mini, dividing or [size for size in (below, below + step) if size], 2)
+        cure = f"try trainer.mini_batch_size of {either(near)}"
+        if not dividing:
+            cure += ", and a multiple of it for trainer.train_batch_size"
         yield Problem(
             "trainer.mini_batch_size * rollout.n",
             samples,
             f"must be a multiple of the {ranks} data parallel ranks",
-            f"try a product of {up}",
+            cure,
             Stage.UPDATE,
         )
+
+
+def _dividing(t: Trial) -> list[int]:
+    """Mini batches that divide the batch and split over the ranks."""
+    return [d for d in divisors_of(t.trainer.train_batch_size) if d % _step(t) == 0]
+
+
+def _step(t: Trial) -> int:
+    """What a mini batch must be a multiple of, so that its samples split over the data parallel ranks."""
+    ranks = data_parallel(t) or 1
+    return ranks // gcd(ranks, t.rollout.n)
 
 
 def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
@@ -43,11 +65,16 @@ def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
         return
     longest = t.trainer.max_prompt_length + t.trainer.max_response_length
     context = t.parallelism.context  # Ulysses multiplies it too (verl/workers/engine/utils.py)
-    for name in ("max_token_len_per_gpu", "log_prob_max_token_len_per_gpu"):
-        budget = getattr(t.trainer, name)
-        if not legal.budget_holds(budget, context, longest):
+    budgets: dict[str, Any] = {
+        f"trainer.{name}": getattr(t.trainer, name)
+        for name in ("max_token_len_per_gpu", "log_prob_max_token_len_per_gpu")
+    }
+    if t.algorithm.use_kl_loss or t.algorithm.use_kl_in_reward:  # else there is no reference
+        budgets |= {f"verl.{key}": value for key, value in flatten(t.verl) if key == OF_REFERENCE}
+    for key, budget in budgets.items():
+        if isinstance(budget, int) and not legal.budget_holds(budget, context, longest):
             yield Problem(
-                f"trainer.{name}",
+                key,
                 budget,
                 f"times context = {context} is below prompt + response = {longest}",
                 f"give at least {-(-longest // context)}",
@@ -135,6 +162,8 @@ def padding_is_small(t: Trial) -> Iterator[Problem]:
 def checkpoints_are_made(t: Trial) -> Iterator[Problem]:
     """Advice: a job that is cut off goes on from its last checkpoint, if it has one."""
     every, steps, limit = t.trainer.save_every, t.trainer.total_steps, t.cluster.timeout_min
+    if is_short(t):
+        return
     if t.cluster.launcher != "local" and (every <= 0 or (steps is not None and every > steps)):
         by = f", by its limit of {limit} min or before," if t.cluster.launcher == "slurm" else ""
         yield Problem(

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from hysweep.check.numbers import is_short
 from hysweep.compile import (
     expand,
     resolve,
@@ -88,7 +89,7 @@ def reward_function_is_there(t: Trial) -> Iterator[Problem]:
 
 
 def something_validates(t: Trial) -> Iterator[Problem]:
-    if t.trainer.validate_every <= 0 and not t.trainer.validate_before:
+    if t.trainer.validate_every <= 0 and not t.trainer.validate_before and not is_short(t):
         yield Problem(
             "trainer.validate_every",
             t.trainer.validate_every,

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 import hysweep
-from hysweep.check.numbers import either, has_shape
+from hysweep.check.numbers import either
 from hysweep.compile import (
     PLACED,
     flatten,
@@ -24,25 +24,21 @@ from hysweep.compile import (
     requirements,
     trainer_values,
 )
-from hysweep.schema import Problem, Severity, Stage, Trial, leaves, suggest
+from hysweep.schema import Leaf, Problem, Severity, Stage, Trial, leaves, suggest
 from hysweep.schema.versions import installed, unfit
 
 SHIPPED = Path(hysweep.__file__).parent / "conf"
 RESERVED = {"RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
 # verl/utils/tracking.py: Tracking.supported_backend
 LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file")
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM: LoRAConfig.max_lora_rank
+ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
 
 
 def passed_keys_exist(t: Trial) -> Iterator[Problem]:
-    """`verl` may name any key of this verl that no field of ours sets."""
-    keys, passed = keys_of(t), dict(flatten(t.verl))
-    fields = {leaf.knob.keys[0]: leaf for leaf in leaves(t) if leaf.knob.keys}
-    ours = trainer_values(replace(t, verl={}))
-    for key, value in passed.items():
-        if value is None and keys.defaults.get(key, value) is None and key in keys:
-            continue  # says what is so anyway
-        field = fields.get(key)
+    """`verl` may name any key of this verl that has an effect."""
+    keys, ours = keys_of(t), trainer_values(replace(t, verl={}))
+    fields = _fields_of(t)
+    for key, value in _passed(t):
         if key in PLACED:
             why, cure = "is set by hysweep for each trial, by its directory", "leave it out"
             yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
@@ -51,13 +47,13 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
         elif key == "actor_rollout_ref.actor.clip_ratio":
             why = "has no effect: clip_ratio_low and clip_ratio_high win"
             yield Problem(f"verl.{key}", value, why, "use algorithm.clip_ratio_low and _high", Stage.NEVER)
-        elif field is not None and not is_shared(key):
-            why = "has no effect beside the other settings" if is_dead(t, field) else "has a field of its own"
-            cure = "leave it out" if is_dead(t, field) else f"use {field.path}"
-            yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
+        elif key in fields and not is_shared(key):
+            if is_dead(t, fields[key]):
+                yield Problem(
+                    f"verl.{key}", value, "has no effect beside the other settings", "leave it out", Stage.NEVER
+                )
         elif key in ours and not is_shared(key):
-            why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
-            yield Problem(f"verl.{key}", value, why, cure)
+            continue  # `fields_win` says so
         elif history := moved(key):
             now = " and ".join(f"verl.{name}" for name in history.new)
             cure = f"use {now}, or the field that sets it" if now else "leave it out"
@@ -69,6 +65,35 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
     for key in ours if runs_somewhere else ():
         if key not in keys and not key.startswith(said):
             yield Problem(key, ours[key], f"verl {t.trainer.verl} has no such key", "choose another trainer.verl")
+
+
+def fields_win(t: Trial) -> Iterator[Problem]:
+    """What a field says is said by the field alone, so that a study can vary it and a report can tell it."""
+    fields, ours = _fields_of(t), trainer_values(replace(t, verl={}))
+    for key, value in _passed(t):
+        if key in PLACED or is_shared(key):
+            continue
+        if key in fields and not is_dead(t, fields[key]):
+            why, cure = "has a field of its own", f"use {fields[key].path}"
+            yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
+        elif key == ULYSSES:  # compile says it by the older of two keys
+            yield Problem(f"verl.{key}", value, "has a field of its own", "use parallelism.context", Stage.NEVER)
+        elif key in ours and key not in fields:
+            why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
+            yield Problem(f"verl.{key}", value, why, cure)
+
+
+def _passed(t: Trial) -> Iterator[tuple[str, Any]]:
+    """What `verl` names, but for a null that says what is so anyway."""
+    keys = keys_of(t)
+    for key, value in flatten(t.verl):
+        if value is not None or key not in keys or keys.defaults.get(key) is not None:
+            yield key, value
+
+
+def _fields_of(t: Trial) -> dict[str, Leaf]:
+    """The field that a key of the trainer is copied from."""
+    return {leaf.knob.keys[0]: leaf for leaf in leaves(t) if leaf.knob.keys}
 
 
 def versions_fit(t: Trial) -> Iterator[Problem]:
@@ -129,72 +154,6 @@ def loggers_are_known(t: Trial) -> Iterator[Problem]:
     for name in t.tracking.loggers:
         if name not in known:
             yield Problem("tracking.loggers", name, "verl has no such logger", suggest(name, known), Stage.START)
-
-
-def passed_values_are_legal(t: Trial) -> Iterator[Problem]:
-    """Keys that have no field of ours, whose wrong values verl finds late or never."""
-    passed = dict(flatten(t.verl))
-    rollout = "actor_rollout_ref.rollout"
-    if passed.get(f"{rollout}.mode") == "sync":
-        yield Problem(f"verl.{rollout}.mode", "sync", "was removed from verl", "leave it out", Stage.START)
-    if passed.get(f"{rollout}.enable_chunked_prefill") is False and t.rollout.engine == "vllm":
-        longest = t.rollout.max_model_len or t.trainer.max_prompt_length + t.trainer.max_response_length
-        if t.rollout.max_num_batched_tokens < longest:
-            yield Problem(
-                f"verl.{rollout}.enable_chunked_prefill",
-                False,
-                f"needs rollout.max_num_batched_tokens of at least {longest}",
-                f"give rollout.max_num_batched_tokens={longest}, or leave it out",
-                Stage.START,
-            )
-    if passed.get(f"{rollout}.pipeline_model_parallel_size", 1) != 1:
-        why = "no engine of verl's has pipeline ranks"
-        yield Problem(f"verl.{rollout}.pipeline_model_parallel_size", "", why, "leave it out", Stage.START)
-    for name, least in (
-        ("prompt_length", t.trainer.max_prompt_length),
-        ("response_length", t.trainer.max_response_length),
-    ):
-        given = passed.get(f"{rollout}.{name}")
-        if isinstance(given, int) and given < least:
-            why = f"is below trainer.max_{name} = {least}: what is longer is cut in silence"
-            yield Problem(f"verl.{rollout}.{name}", given, why, "leave it out", Stage.NEVER)
-    ref, actor = "actor_rollout_ref.ref.megatron", "actor_rollout_ref.actor.megatron"
-    ours = trainer_values(t) if any(key.startswith(f"{ref}.") for key in passed) else {}
-    for key in (k for k in passed if k.startswith(f"{ref}.") and k.endswith("parallel_size")):
-        if passed[key] != ours.get(key.replace(ref, actor), 1):
-            why = "is not the actor's: one grid of ranks serves both, and the first to start decides"
-            yield Problem(f"verl.{key}", passed[key], why, "leave it out", Stage.NEVER)
-    rank = passed.get("actor_rollout_ref.model.lora_rank", 0)
-    if rank and rank not in LORA_RANKS:
-        cure = f"try one of {', '.join(map(str, LORA_RANKS))}"
-        yield Problem("verl.actor_rollout_ref.model.lora_rank", rank, "is no rank that vLLM serves", cure, Stage.START)
-    if passed.get("actor_rollout_ref.model.mtp.enable") and has_shape(t) and not t.model.shape.num_nextn_predict_layers:
-        why = f"{t.model.name} has no layers for it"
-        yield Problem("verl.actor_rollout_ref.model.mtp.enable", True, why, "leave it out", Stage.START)
-    sequence = "actor_rollout_ref.actor.megatron.sequence_parallel"
-    if passed.get(sequence) is False and t.parallelism.tensor > 1 and t.model.shape.num_experts:
-        why = "a mixture with tensor ranks needs it"
-        yield Problem(f"verl.{sequence}", False, why, "leave it out", Stage.UPDATE)
-    if "ray_kwargs.ray_init.num_cpus" in passed and passed["ray_kwargs.ray_init.num_cpus"] is not None:
-        why = "Ray refuses it where a cluster is joined, as each trial does"
-        cure = "set cluster.cpus_per_node instead"
-        yield Problem(
-            "verl.ray_kwargs.ray_init.num_cpus", passed["ray_kwargs.ray_init.num_cpus"], why, cure, Stage.START
-        )
-    if passed.get("reward.reward_manager") is not None:
-        why = "replaces the whole node by a word, and the reward loop fails"
-        yield Problem(
-            "verl.reward.reward_manager", passed["reward.reward_manager"], why, "set reward.manager", Stage.ROLLOUT
-        )
-    if passed.get("reward.reward_model.enable"):
-        if not passed.get("reward.reward_model.rollout.name"):
-            why = "needs an engine for the reward model"
-            cure = "give +verl.reward.reward_model.rollout.name=vllm"
-            yield Problem("verl.reward.reward_model.enable", True, why, cure, Stage.COMPOSE)
-        if t.algorithm.use_filter_groups and not passed.get("reward.reward_model.enable_resource_pool"):
-            why = "scores only after groups were replaced"
-            cure = "give it a pool of its own, or set algorithm.use_filter_groups=false"
-            yield Problem("verl.reward.reward_model.enable", True, why, cure, Stage.START)
 
 
 def kernels_are_fused(t: Trial) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 
 from hysweep.check import legal
-from hysweep.check.numbers import divisors, either
+from hysweep.check.numbers import divisors_of, either, has_shape, nearest_to
 from hysweep.compile import (
     uses_v1,
 )
@@ -17,19 +17,39 @@ def rollout_grid_divides_world(t: Trial) -> Iterator[Problem]:
     """world % (rollout tensor * data) == 0; found out after actor and reference are loaded."""
     each = t.rollout.tensor * t.rollout.data
     if t.world_size % each:
+        tensors = legal_replicas(t)
+        beside = f" beside rollout.data={t.rollout.data}" if t.rollout.data > 1 else ""
+        if not tensors:
+            tensors, beside = legal_replicas(t, 1), " and rollout.data=1"
         yield Problem(
             "rollout.tensor * data",
             each,
             f"must divide the {t.world_size} GPUs",
-            f"try a product of {divisors(t.world_size, each)}",
+            f"try rollout.tensor of {either(nearest_to(t.rollout.tensor, tensors))}{beside}",
             Stage.START,
         )
+
+
+def legal_replicas(t: Trial, data: int | None = None) -> list[int]:
+    """Tensor ranks of a replica that fill the GPUs and split the heads, beside its data ranks."""
+    s, data = t.model.shape, data or t.rollout.data
+    served = s.num_experts if t.model.model_type == "hy_v3" and s.num_experts else t.world_size
+    return [
+        d
+        for d in divisors_of(t.world_size)
+        if d <= served
+        and legal.replica_fills(t.world_size, t.cluster.gpus_per_node, d, data)
+        and (not has_shape(t) or legal.heads_split(s.num_attention_heads, s.num_key_value_heads, d))
+    ]
 
 
 def rollout_experts_fill_replica(t: Trial) -> Iterator[Problem]:
     """vLLM spreads experts over a whole replica or not at all (verl/workers/config/rollout.py)."""
     whole = t.rollout.tensor * t.rollout.data
-    if t.rollout.expert not in (1, whole):
+    if t.rollout.expert > 1 and has_shape(t) and not t.model.shape.num_experts:
+        why = f"{t.model.name} has no experts, and vLLM refuses to spread them"
+        yield Problem("rollout.expert", t.rollout.expert, why, "give 1", Stage.START)
+    elif t.rollout.expert not in (1, whole):
         yield Problem(
             "rollout.expert",
             t.rollout.expert,
@@ -157,7 +177,7 @@ def replica_fits_nodes(t: Trial) -> Iterator[Problem]:
             "rollout.tensor * data",
             whole,
             f"must be a multiple of the {per_node} GPUs of a node, or less",
-            f"try {per_node * max(1, round(whole / per_node))}",
+            f"try rollout.tensor of {either(nearest_to(r.tensor, legal_replicas(t) or legal_replicas(t, 1)))}",
             Stage.START,
         )
     else:
@@ -165,7 +185,7 @@ def replica_fits_nodes(t: Trial) -> Iterator[Problem]:
             "rollout.tensor",
             r.tensor,
             f"with rollout.data above 1 it must divide the {per_node} GPUs of a node",
-            f"try {divisors(per_node, r.tensor)}",
+            f"try {either(nearest_to(r.tensor, [d for d in legal_replicas(t) if d <= per_node] or [1]))}",
             Stage.START,
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from hysweep.check import algorithms, batches, files, keys, memory, rollout, site, topology
+from hysweep.check import algorithms, batches, files, keys, memory, passed, rollout, site, stages, topology
 from hysweep.compile import keys_of
 from hysweep.schema import BadInput, Problem, Severity, Trial
 
@@ -21,7 +21,9 @@ RULES: tuple[Rule, ...] = (
     rollout.rollout_grid_divides_world,
     topology.tensor_divides_model,
     topology.experts_split,
-    topology.layers_split,
+    stages.layers_split,
+    stages.counted_layers_split,
+    stages.stages_are_laid_out,
     topology.fsdp_shards_fill_world,
     topology.shape_is_sound,
     topology.fsdp_ranks_share_sequences,
@@ -38,10 +40,15 @@ RULES: tuple[Rule, ...] = (
     batches.checkpoints_are_made,
     algorithms.ranges_are_usual,
     keys.loggers_are_known,
-    keys.passed_values_are_legal,
+    passed.passed_values_are_legal,
+    passed.closed_sets_are_kept,
+    passed.async_trainer_is_whole,
+    passed.transformer_fields_exist,
+    passed.checkpoints_are_whole,
     keys.kernels_are_fused,
     keys.environment_is_free,
     memory.memory_fits,
+    memory.memory_is_known,
     topology.bridge_knows_model,
     topology.shape_is_known,
     batches.mini_batches_fill_batch,
@@ -63,6 +70,7 @@ RULES: tuple[Rule, ...] = (
     files.files_exist,
     files.reward_function_is_there,
     keys.passed_keys_exist,
+    keys.fields_win,
     keys.versions_fit,
     keys.nothing_is_ignored,
     files.something_validates,

@@ -7,14 +7,21 @@ said otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
-from typing import Any
+from math import gcd, log2
 
 from hysweep.check import legal
-from hysweep.check.numbers import divisors, either, has_shape
-from hysweep.compile import flatten
+from hysweep.check.numbers import (
+    divisors,
+    divisors_of,
+    either,
+    has_shape,
+    nearest_to,
+    transformer_config,
+)
+from hysweep.check.rollout import legal_replicas
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
+ALIGNED = 8  # elements: 16 bytes of 16 bit each, which kernels load at once
 # Megatron-core 0.16: TransformerConfig.recompute_modules
 RECOMPUTED = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 
@@ -76,13 +83,48 @@ def dense_grid_divides_world(t: Trial) -> Iterator[Problem]:
     p = t.parallelism
     each = p.tensor * p.pipeline * p.context
     if p.engine == "megatron" and not legal.dense_grid(t.world_size, p.tensor, p.pipeline, p.context):
+        near = nearest_to(each, divisors_of(t.world_size))
+        ways = [way for size in sorted(near, key=lambda size: abs(size - each)) if (way := _laid_out(t, size))]
+        tensor, pipeline, context = ways[0] if ways else (1, 1, min(near))
         yield Problem(
             "parallelism.tensor * pipeline * context",
             each,
             f"must divide the {t.world_size} GPUs",
-            f"try a product of {divisors(t.world_size, each)}",
+            f"try a product of {either(near)}, as in tensor={tensor} pipeline={pipeline} context={context}",
             Stage.START,
         )
+
+
+def _laid_out(t: Trial, product: int) -> tuple[int, int, int] | None:
+    """Tensor, pipeline and context of a product that split the model too, as near as can be to those of the trial."""
+    p, s = t.parallelism, t.model.shape
+    ways = [
+        (tensor, pipeline, product // tensor // pipeline)
+        for tensor in legal_tensors(t, product)
+        for pipeline in divisors_of(product // tensor)
+        if not has_shape(t) or legal.stages_split(s.num_layers, pipeline)
+    ]
+    return min(ways, default=None, key=lambda way: _distance(way, (p.tensor, p.pipeline, p.context)))
+
+
+def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, float]:
+    """How many numbers differ, then by how many doublings."""
+    return sum(a != b for a, b in zip(one, other, strict=True)), sum(
+        abs(log2(a / b)) for a, b in zip(one, other, strict=True)
+    )
+
+
+def legal_tensors(t: Trial, world: int) -> list[int]:
+    """Tensor ranks of training that divide so many GPUs, the heads and the widths."""
+    s = t.model.shape
+    dense_layers = s.first_dense_layers if s.num_experts else s.num_layers
+    width = s.intermediate_size if dense_layers else 0
+    return [
+        d
+        for d in divisors_of(world)
+        if not has_shape(t)
+        or (legal.heads_split(s.num_attention_heads, s.num_key_value_heads, d) and legal.width_splits(width, d))
+    ]
 
 
 def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
@@ -109,10 +151,10 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
     if not has_shape(t):
         return
     s = t.model.shape
-    sides = [("rollout.tensor", t.rollout.tensor)]
+    sides = [("rollout.tensor", t.rollout.tensor, legal_replicas(t))]
     if t.parallelism.engine == "megatron":
-        sides.append(("parallelism.tensor", t.parallelism.tensor))
-    for key, tensor in sides:
+        sides.append(("parallelism.tensor", t.parallelism.tensor, legal_tensors(t, t.world_size)))
+    for key, tensor, legal_ones in sides:
         if legal.heads_split(s.num_attention_heads, s.num_key_value_heads, tensor):
             continue
         if s.num_attention_heads % tensor:
@@ -120,7 +162,7 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
                 key,
                 tensor,
                 f"must divide num_attention_heads = {s.num_attention_heads}",
-                f"try {divisors(gcd(s.num_attention_heads, t.world_size), tensor)}",
+                f"try {either(nearest_to(tensor, legal_ones))}",
                 Stage.START,
             )
         else:
@@ -128,7 +170,7 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
                 key,
                 tensor,
                 f"must divide num_key_value_heads = {s.num_key_value_heads}, or be a multiple of it",
-                f"try {divisors(s.num_key_value_heads, tensor)}",
+                f"try {either(nearest_to(tensor, legal_ones))}",
                 Stage.START,
             )
 
@@ -147,62 +189,9 @@ def experts_split(t: Trial) -> Iterator[Problem]:
             "parallelism.expert",
             p.expert,
             f"must divide num_experts = {s.num_experts}",
-            f"try {divisors(s.num_experts, p.expert)}",
+            f"try {divisors(gcd(s.num_experts, t.world_size), p.expert)}",
             Stage.START,
         )
-
-
-def layers_split(t: Trial) -> Iterator[Problem]:
-    """Every layer must be built: num_layers % (pipeline * virtual_pipeline) == 0. Megatron drops the rest."""
-    if not has_shape(t):
-        return
-    s, p = t.model.shape, t.parallelism
-    if p.engine != "megatron":
-        return
-    if p.virtual_pipeline and p.pipeline == 1:
-        yield Problem(
-            "parallelism.virtual_pipeline",
-            p.virtual_pipeline,
-            "needs more than one pipeline stage",
-            "leave it null, or raise parallelism.pipeline",
-            Stage.START,
-        )
-    given = {"first_stage_layers": p.first_stage_layers, "last_stage_layers": p.last_stage_layers}
-    ends = [count for count in given.values() if count]
-    stages, rest = p.pipeline - len(ends), s.num_layers - sum(ends)
-    if ends and p.pipeline == 1:
-        yield Problem(
-            "parallelism.pipeline",
-            1,
-            "has one stage, of all layers",
-            "leave first and last_stage_layers null",
-            Stage.START,
-        )
-    elif not legal.stages_split(s.num_layers, p.pipeline, p.first_stage_layers or 0, p.last_stage_layers or 0):
-        wish = "parallelism.pipeline" if not ends else f"parallelism.{' and '.join(k for k, v in given.items() if v)}"
-        cure = (
-            f"try {divisors(gcd(s.num_layers, t.world_size), p.pipeline)}"
-            if not ends
-            else "leave whole stages for the others"
-        )
-        if not ends and s.num_layers > p.pipeline > 2:
-            uneven = legal.shorter_ends(s.num_layers, p.pipeline)
-            cure += f", or parallelism.first_stage_layers={uneven[0]} and last_stage_layers={uneven[1]}"
-        what = f"must divide num_layers = {s.num_layers}"
-        if ends:
-            what = f"leave {rest} of num_layers = {s.num_layers} to {stages} stages: the layers built would be others"
-        yield Problem(wish, ends or p.pipeline, what, cure, Stage.START)
-    else:
-        each = {*ends, *([rest // stages] if stages else [])}
-        if any(layers % (p.virtual_pipeline or 1) for layers in each):
-            layers = min(each)
-            yield Problem(
-                "parallelism.virtual_pipeline",
-                p.virtual_pipeline,
-                f"must divide the {either(sorted(each))} layers of a stage",
-                f"try {divisors(layers, p.virtual_pipeline or 1)}",
-                Stage.START,
-            )
 
 
 def fsdp_shards_fill_world(t: Trial) -> Iterator[Problem]:
@@ -220,6 +209,14 @@ def shape_is_sound(t: Trial) -> Iterator[Problem]:
         why = f"must divide num_attention_heads = {s.num_attention_heads}"
         cure = f"try {divisors(s.num_attention_heads, s.num_key_value_heads)}"
         yield Problem("model.shape.num_key_value_heads", s.num_key_value_heads, why, cure, Stage.START)
+    if t.has_gpu and has_shape(t) and (over := s.hidden_size % ALIGNED):
+        near = [size for size in (s.hidden_size - over, s.hidden_size - over + ALIGNED) if size]
+        why = (
+            f"is no multiple of {ALIGNED}, as the kernels for matrices and norms want it: no model is known that has it"
+        )
+        yield Problem(
+            "model.shape.hidden_size", s.hidden_size, why, f"try {either(near)}", Stage.START, Severity.WARNING
+        )
     if s.num_experts and not 0 < s.num_experts_per_token <= s.num_experts:
         why = f"is not within 1 and num_experts = {s.num_experts}"
         yield Problem("model.shape.num_experts_per_token", s.num_experts_per_token, why, "8 is usual", Stage.START)
@@ -286,7 +283,10 @@ def widths_split(t: Trial) -> Iterator[Problem]:
         ("parallelism.expert_tensor", expert_tensor, "moe_intermediate_size", s.moe_intermediate_size),
     ):
         if not legal.width_splits(width, ranks):
-            cure = f"try {divisors(width, ranks)}"
+            splitting = (
+                legal_tensors(t, t.world_size) if key == "parallelism.tensor" else divisors_of(gcd(width, t.world_size))
+            )
+            cure = f"try {either(nearest_to(ranks, splitting))}"
             yield Problem(key, ranks, f"must divide {name} = {width}", cure, Stage.START)
 
 
@@ -316,25 +316,10 @@ def transformer_fields_agree(t: Trial) -> Iterator[Problem]:
     """Fields of Megatron's TransformerConfig that are passed on by name, and what they exclude."""
     if not has_shape(t):
         return
-    given, p, s = transformer_config(t), t.parallelism, t.model.shape
+    given, p = transformer_config(t), t.parallelism
     node = "verl.actor_rollout_ref.actor.megatron.override_transformer_config"
     if p.engine != "megatron":
         return
-    ends = p.first_stage_layers or p.last_stage_layers
-    flags = [
-        f for f in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split") if given.get(f)
-    ]
-    if flags and ends:
-        yield Problem(f"{node}.{flags[0]}", True, "and layers of the ends exclude each other", "keep one", Stage.START)
-    elif flags and (s.num_layers + len(flags)) % p.pipeline:
-        whole = s.num_layers + len(flags)
-        yield Problem(
-            f"{node}.{flags[0]}",
-            True,
-            f"makes {whole} of {s.num_layers} layers, which {p.pipeline} stages must divide",
-            f"leave it out, or try parallelism.pipeline of {divisors(whole, p.pipeline)}",
-            Stage.START,
-        )
     if given.get("moe_router_enable_expert_bias") and given.get("moe_router_score_function", "sigmoid") != "sigmoid":
         yield Problem(
             f"{node}.moe_router_score_function",
@@ -353,13 +338,6 @@ def transformer_fields_agree(t: Trial) -> Iterator[Problem]:
     if given.get("overlap_moe_expert_parallel_comm") and t.memory.recompute_granularity == "full":
         why = "goes with no full recomputation"
         yield Problem(f"{node}.overlap_moe_expert_parallel_comm", True, why, "leave it out", Stage.START)
-
-
-def transformer_config(t: Trial) -> dict[str, Any]:
-    """Fields of Megatron's TransformerConfig that are named: by the model, and passed on."""
-    node = "actor_rollout_ref.actor.megatron.override_transformer_config."
-    passed = {key.removeprefix(node): value for key, value in flatten(t.verl) if key.startswith(node)}
-    return t.model.transformer_config | passed
 
 
 def bridge_knows_model(t: Trial) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hysweep.check import check_trial, errors
-from hysweep.check.memory import CURES, memory_fits
+from hysweep.check.memory import cure_of, memory_fits
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
 from hysweep.estimate import Estimate
@@ -25,7 +25,11 @@ from hysweep.estimate.memory import PARTS
 from hysweep.estimate.page import page
 from hysweep.estimate.result import PHASES
 from hysweep.schema import BadInput, Cluster, Problem
-from hysweep.track import AttemptDirectory, StudyDirectory, TrialDirectory, read_json, write_json, write_text
+from hysweep.track import AttemptDirectory, Cause, StudyDirectory, TrialDirectory, read_json, write_json, write_text
+
+NOT_FIT = "[red]does not fit[/]"
+AGAIN = "run `hysweep estimate --calibrate DIR` again, or remove it"
+RAN_OUT = (Cause.CUDA_OOM, Cause.HOST_OOM)
 
 
 def estimate(
@@ -45,10 +49,11 @@ def estimate(
             write_text(html, page(found, title))
         except OSError as e:
             raise BadInput(Problem("--html", html, (e.strerror or str(e)).lower(), "give another place")) from e
+    faults = errors(check_trial(trial, without=[memory_fits]))
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=1))
     else:
-        _print(found)
+        _print(found, is_sound=not faults)
         if factor is not None:
             click.echo(
                 f"calibrated: torch's part times {factor:.3f}, from {_store()} ({_place(trial.cluster)}); "
@@ -56,14 +61,16 @@ def estimate(
             )
     for verdict in found.verdicts:
         if not verdict.fits:
-            click.echo(f"{verdict.group} does not fit: see `hysweep layouts`; {CURES[verdict.group]}", err=True)
-    faults = errors(check_trial(trial, without=[memory_fits]))
+            click.echo(
+                f"{verdict.group} does not fit: see `hysweep layouts`; {cure_of(trial, verdict.group)}", err=True
+            )
     for fault in faults:
         click.echo(f"problem: {fault}", err=True)
     return 0 if found.fits and not faults else 1
 
 
-def _print(found: Estimate) -> None:
+def _print(found: Estimate, is_sound: bool) -> None:
+    """`is_sound`: nothing else is wrong with the trial. Else it is arithmetic of what cannot be built."""
     console = Console()
     for phase in found.phases:
         of_phase = [u for u in found.uses if u.phase == phase]
@@ -107,7 +114,7 @@ def _print(found: Estimate) -> None:
     where = "" if tightest.stage == "all" else f", {tightest.stage} stage"
     facts.add_row("tightest", f"{PHASES[tightest.phase]}{where}: {tightest.total_gib:.1f} GiB")
     for v in found.verdicts:
-        word = "[green]fits[/]" if v.fits else "[red]does not fit[/]"
+        word = ("[green]fits[/]" if is_sound else "[yellow]would fit, but for the problems[/]") if v.fits else NOT_FIT
         facts.add_row(v.group, f"{word}, {v.margin_gib:+.1f} GiB ({v.why})")
     console.print(facts)
 
@@ -120,6 +127,10 @@ def calibrate(directories: list[str], as_json: bool) -> int:
     passed_over: dict[str, str] = {}
     for attempt in (a for d in directories for a in _attempts(Path(d).absolute())):
         name = f"{attempt.trial.path.name}/{attempt.number}"
+        end = attempt.end()
+        if end is not None and end.cause in RAN_OUT:  # its last peak is of an allocation that was refused
+            passed_over[name] = f"ended by {end.cause}: its peak is not what the run takes"
+            continue
         peaks = [(step, data[METRIC]) for step, data in attempt.metrics() if _is_size(data.get(METRIC))]
         try:
             trial = load_trial(attempt.trial.config_file.read_text(encoding="utf-8"))
@@ -195,16 +206,31 @@ def _place(cluster: Cluster) -> str:
 
 
 def stored_factor(cluster: Cluster) -> float | None:
-    """The factor of a cluster, or None where none is kept that makes sense."""
-    kept: Any = read_json(_store())
-    entry = kept.get(_place(cluster)) if isinstance(kept, dict) else None
+    """The factor of a cluster, or None where none is kept; of what is kept and makes no sense a line is said."""
+    entries = _kept()
+    if entries is None:
+        click.echo(f"warning: {_store()} cannot be read, and no factor is taken: {AGAIN}", err=True)
+        return None
+    if (entry := entries.get(_place(cluster))) is None:
+        return None
     factor = entry.get("factor") if isinstance(entry, dict) else None
-    return factor if _is_size(factor) and LEAST <= factor <= MOST else None
+    if _is_size(factor) and LEAST <= factor <= MOST:
+        return factor
+    why = f"holds no factor from {LEAST:g} to {MOST:g} for {_place(cluster)}"
+    click.echo(f"warning: {_store()} {why}, and none is taken: {AGAIN}", err=True)
+    return None
+
+
+def _kept() -> dict[str, Any] | None:
+    """The factors of all clusters; None where there is something else in their place."""
+    if not _store().exists():
+        return {}
+    kept: Any = read_json(_store())
+    return kept if isinstance(kept, dict) else None
 
 
 def _keep(factors: dict[str, float], compared: dict[str, list[Comparison]]) -> None:
-    kept: Any = read_json(_store())
-    entries = kept if isinstance(kept, dict) else {}
+    entries = _kept() or {}
     for place, factor in factors.items():
         entries[place] = {"factor": factor, "runs": [c.name for c in compared[place] if c.is_usable]}
     _store().parent.mkdir(parents=True, exist_ok=True)

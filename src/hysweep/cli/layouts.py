@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hysweep.check import check_trial, errors
-from hysweep.check.memory import CURES, memory_fits
+from hysweep.check.memory import cure_of, memory_fits
+from hysweep.cli.sweep_file import write_sweep
 from hysweep.compose import Composer
 from hysweep.estimate import estimate
 from hysweep.schema import BadInput, Problem, Trial
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 SHOWN = {
     "rank": "#", "tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "context": "CP", "data": "DP",
     "expert": "EP", "expert_tensor": "ETP", "rollout_tensor": "rTP", "rollout_data": "rDP", "nodes": "nodes",
-    "seconds": "step", "train_gib": "train", "rollout_gib": "roll", "margin_gib": "free", "kv_sequences": "seqs",
+    "seconds": "step", "train_gib": "train", "rollout_gib": "roll", "resume_gib": "resume",
+    "margin_gib": "free", "kv_sequences": "seqs",
     "longest": "longest",
 }  # fmt: skip
 
@@ -51,7 +54,7 @@ def layouts(
     order = found.order(sort)
     rows = list(as_rows(found, order, top))
     if sweep is not None:
-        _write_sweep(sweep, overrides, [found.overrides(int(row)) for row in order[:top]])
+        write_sweep(sweep, overrides, config_dirs, [found.overrides(int(row)) for row in order[:top]])
     if not rows:
         click.echo(f"no layout to offer: {_cure(composition.trial, found, given)}", err=True)
     if as_json:
@@ -66,13 +69,16 @@ def layouts(
     )
     if rows:
         click.echo(
-            "step: seconds, roughly, to rank by. train, roll, free: GiB of a GPU, at the fullest. seqs: whole\n"
+            "step: seconds, roughly, to rank by. train, roll, resume, free: GiB of a GPU, at the\n"
+            "fullest. seqs: whole\n"
             "sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."
         )
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
         click.echo(f"the first: {best}")
     if sweep is not None and rows:
-        click.echo(f"written: {sweep}; hysweep run -m sweep={sweep.stem} --config-dir {sweep.parent.parent}")
+        places = [word for d in (sweep.parent.parent, *config_dirs) for word in ("--config-dir", str(d))]
+        command = shlex.join(["hysweep", "run", "-m", f"sweep={sweep.stem}", *places])
+        click.echo(f"written: {sweep}; {command}")
         click.echo("its report says how well this ranking predicted the measured one")
     return 0 if rows else 1
 
@@ -86,7 +92,7 @@ def _cure(trial: Trial, found: Found, given: Collection[str]) -> str:
     held = [field for field, _ in FIELDS.values() if field in given]
     short = [verdict.group for verdict in estimate(trial).verdicts if not verdict.fits]
     cures = [f"leave out {' or '.join(held)}"] if held else []
-    return "; or ".join([*cures, *(CURES[group] for group in short), "more cluster.nodes"])
+    return "; or ".join([*cures, *(cure_of(trial, group) for group in short), "more cluster.nodes"])
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
@@ -109,66 +115,3 @@ def _text(row: dict[str, Any], name: str) -> str:
     if name == "pipeline" and (row["first_stage_layers"] or row["last_stage_layers"]):
         return f"{value} ({row['first_stage_layers']}..{row['last_stage_layers']})"
     return f"{value:.1f}" if isinstance(value, float) else f"{value}"
-
-
-def _write_sweep(path: Path, overrides: list[str], best: list[dict[str, int | None]]) -> None:
-    """A sweep of these layouts for a few steps each, whose objective is the measured throughput."""
-    from hysweep.track.files import write_text
-
-    if path.parent.name != "sweep" or path.suffix != ".yaml":
-        raise BadInput(Problem("--sweep", path, "is no place for a sweep", "give DIR/sweep/NAME.yaml"))
-    if not best:
-        raise BadInput(Problem("--sweep", path, "no layout fits, so there is nothing to sweep", "see hysweep estimate"))
-    if path.exists():
-        raise BadInput(Problem("--sweep", path, "is there already", "give another name, or remove it"))
-    fields = {name: list(dict.fromkeys(layout[name] for layout in best)) for name in best[0]}
-    varied = {name: values for name, values in fields.items() if len(values) > 1}
-    fixed = {name: values[0] for name, values in fields.items() if len(values) == 1}
-    lines = [
-        "# @package _global_",
-        f"# Which of the {len(best)} best layouts is the fastest, by a few steps of each? From",
-        f"# hysweep layouts {' '.join(overrides)}",
-        *_defaults(overrides),
-        "study:",
-        "  metric: perf/throughput",
-        "  direction: maximize",
-        "  reduce: mean_last",
-        "  last: 2",
-        f"  n_trials: {len(best)}",
-        "  enqueue:",
-        *(f"    - {{{', '.join(f'{k}: {emit(v)}' for k, v in layout.items() if k in varied)}}}" for layout in best),
-        "space:",
-        *(f"  {name}: choice({', '.join(map(emit, values))})" for name, values in varied.items()),
-    ]
-    settings: dict[str, Any] = fixed | {
-        "trainer.total_steps": 4,
-        "trainer.validate_before": False,
-        "trainer.validate_every": -1,
-        "trainer.save_every": -1,
-    }
-    settings |= {key: value for key, value in (_assigned(o) for o in overrides) if "." in key}
-    lines += _nested(settings)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, "\n".join(lines) + "\n")
-    except OSError as e:
-        raise BadInput(Problem("--sweep", path, (e.strerror or str(e)).lower(), "give another place")) from e
-
-
-def _defaults(overrides: list[str]) -> list[str]:
-    chosen = [_assigned(o) for o in overrides]
-    groups = [f"  - override /{key}: {value}" for key, value in chosen if "." not in key]
-    return ["defaults:", *groups] if groups else []
-
-
-def _assigned(override: str) -> tuple[str, str]:
-    key, _, value = override.lstrip("+").partition("=")
-    return key, value
-
-
-def _nested(settings: dict[str, Any]) -> list[str]:
-    groups: dict[str, list[str]] = {}
-    for key, value in settings.items():
-        group, _, name = key.partition(".")
-        groups.setdefault(group, []).append(f"  {name}: {value if isinstance(value, str) else emit(value)}")
-    return [line for group, lines in groups.items() for line in (f"{group}:", *lines)]

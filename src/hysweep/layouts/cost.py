@@ -114,6 +114,9 @@ def _rollout(t: Trial, g: Grid, machine: Machine, kv_tokens: NDArray[Any]) -> Se
     cache = at_once / g["rollout_data"] * (prompt + answer / 2) * of_a_token
     is_wide = g["rollout_tensor"] > t.cluster.gpus_per_node
     hops = 2 * s.num_layers * np.where(is_wide, HOP_ACROSS, HOP_IN_NODE) * (g["rollout_tensor"] > 1)
+    # ranks that see different data meet in each layer of experts, which lie over all of them: out to them and back
+    mixtures = (s.num_layers - s.first_dense_layers) * (g["rollout_data"] > 1) if s.num_experts else 0
+    hops = hops + 2 * mixtures * np.where(ranks > t.cluster.gpus_per_node, HOP_ACROSS, HOP_IN_NODE)
     seconds: Seconds = waves * answer * ((weights + cache) / machine.memory + hops)
     return seconds
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hysweep.check import legal
+from hysweep.check.numbers import divisors_of
 from hysweep.schema import Trial
 
 Column = NDArray[np.int64]
@@ -123,7 +124,7 @@ def _pipelines(stages: Column, layers: int) -> Column:
 
 
 def _divisors(number: int) -> Column:
-    return np.array([n for n in range(1, number + 1) if number % n == 0], np.int64)
+    return np.array(divisors_of(number), np.int64)
 
 
 def _product(columns: dict[str, Column]) -> dict[str, Column]:

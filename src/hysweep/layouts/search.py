@@ -34,6 +34,7 @@ SORTS = {
     "seconds": False,
     "train_gib": False,
     "rollout_gib": False,
+    "resume_gib": False,
     "margin_gib": True,
     "kv_sequences": True,
     "longest": True,
@@ -47,9 +48,9 @@ class Found:
     """What was looked for and found.
 
     legal     layouts that the rules let pass; fitting: those that also fit, the rows of `table`
-    table     a column each: those of FIELDS, data, nodes, and seconds (a step, roughly), its parts, train_gib and
-              rollout_gib (fullest phase and stage of one GPU), margin_gib, kv_sequences (of a replica, at full length),
-              longest (tokens that a context group may hold)
+    table     a column each: those of FIELDS, data, nodes, and seconds (a step, roughly), its parts, train_gib,
+              rollout_gib and resume_gib (fullest phase and stage of one GPU), margin_gib, kv_sequences (of a
+              replica, at full length), longest (tokens that a context group may hold)
     """
 
     legal: int
@@ -80,16 +81,10 @@ def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -
     """
     _refuse_other_engines(trial)
     nodes = range(1, trial.cluster.nodes + 1) if any_nodes else (trial.cluster.nodes,)
-    parts = [_on(replace(trial, cluster=replace(trial.cluster, nodes=n))) for n in nodes]
+    parts = [_on(replace(trial, cluster=replace(trial.cluster, nodes=n)), given) for n in nodes]
     names = parts[0].table
     table = {name: np.concatenate([part.table[name] for part in parts]) for name in names}
-    kept = np.ones(len(table["tensor"]), bool)
-    for name, (field, unset) in FIELDS.items():
-        if field in given:
-            value = _field(trial, field)
-            kept &= table[name] == (unset if value is None else value)
-    table = {name: column[kept] for name, column in table.items()}
-    return Found(sum(p.legal for p in parts), int(kept.sum()), table)
+    return Found(sum(p.legal for p in parts), sum(p.fitting for p in parts), table)
 
 
 def predicted_seconds(trial: Trial) -> float:
@@ -120,9 +115,19 @@ def _field(trial: Trial, path: str) -> int | None:
     return value
 
 
-def _on(trial: Trial) -> Found:
+def _held(trial: Trial, grid: Grid, given: Collection[str]) -> Grid:
+    """The rows that have the trial's own values in the fields that are to stay."""
+    kept = np.ones(len(grid), bool)
+    for name, (field, unset) in FIELDS.items():
+        if field in given and name in grid.columns:
+            value = _field(trial, field)
+            kept &= grid[name] == (unset if value is None else value)
+    return grid.where(kept)
+
+
+def _on(trial: Trial, given: Collection[str]) -> Found:
     job, own = job_of(trial), layout_of(trial)
-    training, rollout = training_grid(trial), rollout_grid(trial)
+    training, rollout = (_held(trial, grid, given) for grid in (training_grid(trial), rollout_grid(trial)))
     legal = len(training) * len(rollout)
     # what cannot fit beside any partner is left out before the two are crossed
     training = training.where(_peak(job, _layout(trial, own, training), m.TRAINING, training) <= job.card)
@@ -140,7 +145,8 @@ def _on(trial: Trial) -> Found:
     table["nodes"] = np.full(len(grid), trial.cluster.nodes)
     table["seconds"] = sum(seconds.values(), np.zeros(len(grid)))
     table |= {f"{name}_s": part + np.zeros(len(grid)) for name, part in seconds.items()}
-    table["train_gib"], table["rollout_gib"] = (np.maximum(train, resume)[fits] / GIB, roll[fits] / GIB)
+    for name, peak in (("train_gib", train), ("rollout_gib", roll), ("resume_gib", resume)):
+        table[name] = peak[fits] / GIB
     table["margin_gib"] = (job.card - fullest[fits]) / GIB
     table["kv_sequences"] = sequences.astype(np.int64)
     table["longest"] = trial.trainer.max_token_len_per_gpu * grid["context"]

@@ -42,9 +42,13 @@ class Source:
     engine: str
 
     def first(self, *keys: str) -> str | None:
-        """The key that says most: one that the script sets, else one that verl has."""
-        named = [key for key in keys if key in self.explicit] or [key for key in keys if key in self.tree]
-        return named[0] if named else None
+        """The key that a field stands for: the first that verl has, of those that have a value if there are any.
+
+        Where the others say something else, they are passed on by name.
+        """
+        there = [key for key in keys if key in self.tree]
+        said = [key for key in there if self.tree[key] is not None]
+        return next(iter(said or there), None)
 
 
 # For each field that compile derives keys from: those keys, and the field's value. Unfit where the field has none.
@@ -68,7 +72,7 @@ def wanted(source: Source, base: Trial, types: Mapping[str, Any]) -> dict[str, A
             found[leaf.path] = leaf.default
             continue
         try:
-            value = fitted(rule(source), types[leaf.path], _is_optional(leaf.path))
+            value = fitted(rule(source), types[leaf.path], is_optional(leaf.path))
         except Unfit:
             continue
         if not out_of_bounds([Leaf(leaf.path, value, leaf.default, leaf.knob)]):
@@ -126,7 +130,7 @@ def is_unknown_number(value: Any, expected: Any) -> bool:
     return expected in (int, float, bool) and isinstance(value, str) and MARK.search(value) is not None
 
 
-def _is_optional(path: str) -> bool:
+def is_optional(path: str) -> bool:
     hint: Any = Trial
     for name in path.split("."):
         hint = typing.get_type_hints(hint)[name]
@@ -152,6 +156,14 @@ def _of_engine(dp: str, megatron: str) -> Rule:
         return source.tree[megatron if source.engine == "megatron" else dp]
 
     return rule
+
+
+def _context(source: Source) -> Any:
+    """Under FSDP two keys say it, and the deprecated one wins where it is above 1 (verl/workers/config/actor.py)."""
+    if source.engine == "megatron":
+        return source.tree[f"{MEGATRON}.context_parallel_size"]
+    old = source.tree.get(f"{ACTOR}.ulysses_sequence_parallel_size", 1)
+    return old if old != 1 else source.tree.get(f"{FSDP}.ulysses_sequence_parallel_size", 1)
 
 
 def _on_cpu(source: Source) -> Any:
@@ -194,7 +206,7 @@ def _loggers(source: Source) -> Any:
 
 DERIVED: dict[str, Rule] = {
     "parallelism.engine": _engine,
-    "parallelism.context": _of_engine(f"{ACTOR}.ulysses_sequence_parallel_size", f"{MEGATRON}.context_parallel_size"),
+    "parallelism.context": _context,
     "parallelism.dtype": _of_engine(f"{FSDP}.dtype", f"{MEGATRON}.dtype"),
     "memory.param_offload": _of_engine(f"{FSDP}.param_offload", f"{MEGATRON}.param_offload"),
     "memory.optimizer_offload": _of_engine(f"{FSDP}.optimizer_offload", f"{MEGATRON}.optimizer_offload"),

@@ -14,7 +14,7 @@ from hysweep.compile import TrainerKeys, trainer_keys, trainer_values
 from hysweep.compile.verl import is_dead
 from hysweep.compose import Composer
 from hysweep.compose.grammar import Vocabulary
-from hysweep.schema import BadInput, Problem, Trial, leaves
+from hysweep.schema import BadInput, Problem, Trial, leaves, suggest
 from hysweep.schema.groups import Cluster
 from hysweep.scripts.bash import decode
 from hysweep.scripts.experiment import Experiment, differing, profile_yaml
@@ -62,6 +62,7 @@ class Imported:
     defaults    the variables of the environment that it reads: (default, line)
     needed      those that it has no default for: line
     header      what the script asks SLURM for, and what became of it
+    source      the trainer's configuration as the script has it
     """
 
     text: str
@@ -74,6 +75,7 @@ class Imported:
     defaults: Mapping[str, tuple[str, int]]
     needed: Mapping[str, int]
     header: tuple[Row, ...] = ()
+    source: Source = Source({}, frozenset(), "")
 
     @property
     def faults(self) -> list[Row]:
@@ -96,6 +98,7 @@ def import_script(
     """
     keys = {engine: trainer_keys(verl, engine) for engine in ("dp", "megatron")}
     text_in = decode(content, name)
+    _refuse_unread(given, text_in)
     header = read_header(text_in)
     if header is not None:
         given = {**header.environment, **given}
@@ -134,8 +137,17 @@ def import_script(
         text, verl, launch.module, experiment.options, tuple(settings.rows),
         tuple(_readable(d, script.scope) for d in differences), tuple(notes), script.scope.defaults,
         _needed(script.scope, text),
-        tuple(header.rows) if header is not None else (),
+        tuple(header.rows) if header is not None else (), source,
     )  # fmt: skip
+
+
+def _refuse_unread(given: Mapping[str, str], text: str) -> None:
+    """A variable that the script nowhere names would change nothing: a typo, most likely."""
+    for variable, value in given.items():
+        if not re.search(rf"\b{re.escape(variable)}\b", text):
+            read = sorted({m[1] for m in re.finditer(r"\$\{?([A-Za-z_]\w*)", text)})
+            cure = suggest(variable, read) if read else "leave it out: it reads none"
+            raise BadInput(Problem(f"--set {variable}", value, "is no variable that the script reads", cure))
 
 
 def _readable(d: Difference, scope: Scope) -> Difference:

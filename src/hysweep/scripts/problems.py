@@ -7,13 +7,21 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 
 from hysweep.check import check_trial
-from hysweep.compile import moved
+from hysweep.check.batches import checkpoints_are_made
+from hysweep.check.keys import fields_win
+from hysweep.check.memory import memory_is_known
+from hysweep.check.rules import Rule
+from hysweep.compile import moved, trainer_keys
 from hysweep.compile.tabulate import MODEL_ENGINES
-from hysweep.schema import BadInput, Problem, Stage
+from hysweep.compose.composer import all_leaves
+from hysweep.schema import BadInput, Problem, Severity, Stage, Trial
+from hysweep.scripts.command import faults_of_command, values_that_are_none
 from hysweep.scripts.importer import Imported
-from hysweep.scripts.proof import compose_written
+from hysweep.scripts.proof import DEAD, compose_written
+from hysweep.scripts.settings import REPLACES
 
 
 def problems_of(imported: Imported) -> list[Problem]:
@@ -31,22 +39,67 @@ def problems_of(imported: Imported) -> list[Problem]:
             )
     with _named_environment(imported.text):
         trial = compose_written(imported.text)
-    # a command line does not say which GPUs it is for, nor where: nothing is said of their memory, or of files here
-    trial = replace(trial, cluster=replace(trial.cluster, gpu_memory_gib=None, launcher="slurm"))
-    return [*_in_words(imported), *check_trial(trial)]
+    keys = trainer_keys(imported.verl, imported.source.engine)
+    trial = _as_launched(trial, imported)
+    of_command = [*values_that_are_none(imported.source, keys), *faults_of_command(imported, trial)]
+    others = [*_in_words(imported), *map(_by_key, check_trial(trial, without=_not_asked(imported)))]
+    told = {p.key for p in of_command}
+    found = [*of_command, *(p for p in others if p.key not in told)]
+    return sorted(found, key=lambda p: p.severity is not Severity.ERROR)
+
+
+def _as_launched(trial: Trial, imported: Imported) -> Trial:
+    """The trial that the command line starts, where hysweep's own would be another.
+
+    It does not say which GPUs it is for, nor where: nothing is said of their memory, or of files here. And the trainer
+    is the one that it names, where hysweep chooses the one that can run the algorithm.
+    """
+    use_v1 = imported.source.tree.get("trainer.use_v1")
+    return replace(
+        trial,
+        cluster=replace(trial.cluster, gpu_memory_gib=None, launcher="slurm"),
+        trainer=replace(trial.trainer, use_v1=use_v1 if isinstance(use_v1, bool) else trial.trainer.use_v1),
+    )
+
+
+def _not_asked(imported: Imported) -> list[Rule]:
+    """Rules that make no sense here: it has no fields to prefer, and without #SBATCH lines no time limit."""
+    return [fields_win, memory_is_known, *([] if imported.header else [checkpoints_are_made])]
+
+
+def _by_key(problem: Problem) -> Problem:
+    """In the command line's own words: what `verl.` passes on is its key, and a field is the key that it stands for."""
+    key, why, cure = (_in_keys(text) for text in (problem.key, problem.why, problem.cure))
+    return replace(problem, key=key.removeprefix("verl."), why=why, cure=cure.replace("+verl.", "+"))
+
+
+def _in_keys(text: str) -> str:
+    return re.sub(r"(?<![\w.])[a-z]+\.\w+(?![\w.]|\* )", lambda m: _keys().get(m[0], m[0]), text)
+
+
+@cache
+def _keys() -> dict[str, str]:
+    return {leaf.path: leaf.knob.keys[0] for leaf in all_leaves() if leaf.knob.keys}
 
 
 def _in_words(imported: Imported) -> Iterator[Problem]:
     for row in imported.rows:
         key, _, value = row.override.lstrip("+~").partition("=")
         history = moved(key)
-        if row.is_fault:
+        if row.is_fault and row.remark.startswith(REPLACES):
+            why, _, inner = row.remark.partition(": ")
+            cure = f"write {inner}={value}" if inner else "leave it out"
+            yield Problem(key, value, why, f"{cure}, in line {row.line}", Stage.START)
+        elif row.is_fault:
             yield Problem(key, value, row.remark, f"mend it in line {row.line}", Stage.COMPOSE)
         elif history is not None and row.remark:
             cure = f"use {' and '.join(history.new)}" if history.new else "leave it out"
             yield Problem(key, value, history.why, cure, Stage.NEVER)
         elif row.remark.startswith("Hydra reads"):
             yield Problem(key, value, row.remark, f"write {key}=\"'{value}'\"", Stage.NEVER)
+        elif row.remark.startswith(DEAD):
+            why = f"has no effect: {_in_keys(row.remark.removeprefix(DEAD).partition(' needs ')[2])} would be needed"
+            yield Problem(key, value, why, "leave it out", Stage.NEVER, Severity.WARNING)
 
 
 @contextmanager

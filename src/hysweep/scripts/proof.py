@@ -15,7 +15,7 @@ from hysweep.compile import ONLY_V0, TrainerKeys, trainer_values
 from hysweep.compile.verl import is_dead
 from hysweep.compose import Composer
 from hysweep.schema import Trial, leaves
-from hysweep.schema.groups import MEGATRON
+from hysweep.schema.groups import FSDP, MEGATRON
 from hysweep.schema.knob import ACTOR, REF, ROLLOUT
 from hysweep.scripts.fields import BUFFER, Source, get, put
 from hysweep.scripts.scope import END, ENV
@@ -37,7 +37,11 @@ ALWAYS = {
 }
 # What names the same files in other words.
 SAME_FILES = ("a path is made absolute", "files are a list of absolute paths")
+DEAD = "nothing reads it: "
 MISSING = "???"  # OmegaConf's word for a value that somebody must give
+# Both say how many ranks share a sequence under FSDP; hysweep says it by the first, for the reference too.
+ULYSSES = (f"{ACTOR}.ulysses_sequence_parallel_size", f"{FSDP}.ulysses_sequence_parallel_size",
+           f"{REF}.ulysses_sequence_parallel_size", f"{REF}.fsdp_config.ulysses_sequence_parallel_size")  # fmt: skip
 PATHS = ("model.path", "algorithm.critic_path", "data.train_files", "data.val_files", "reward.function_path")
 SEEDS = ("data.seed", f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed")
 
@@ -110,6 +114,8 @@ def _meant(key: str, before: Any, after: Any, source: Source, trial: Trial, valu
         return "the file logger is how results reach a study"
     if key == f"{ROLLOUT}.max_model_len" and before is None:
         return "the longest prompt and the longest answer"
+    if key in ULYSSES and trial.parallelism.context in (before, after):
+        return "of the two keys for it the other is taken"
     if key in SEEDS and not is_said:
         return "hysweep seeds every run"
     if key == "trainer.use_v1" and not is_said and trial.algorithm.adv_estimator in ONLY_V0:
@@ -119,7 +125,7 @@ def _meant(key: str, before: Any, after: Any, source: Source, trial: Trial, valu
     if before == MISSING:
         return "verl has no default for it"
     if is_said and key not in values and (path := _dead_field(key, trial)):
-        return f"nothing reads it: {path}"
+        return f"{DEAD}{path}"
     if not is_said and key in values:
         if key.startswith("critic.") and trial.algorithm.adv_estimator == "gae":
             return "the critic is laid out as the actor is"

@@ -29,6 +29,7 @@ MEGATRON = "megatron"
 HYDRAS = ("--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--resolve", "--package", "-p", "--run", "-r",
           "--multirun", "-m", "--shell-completion", "-sc", "--config-path", "-cp", "--config-dir", "-cd",
           "--experimental-rerun", "--info", "-i")  # fmt: skip
+REPLACES = "takes the place of a whole node of settings, and what reads them fails"
 OC_ENV = re.compile(r"\$\{oc\.env:([^{}]*)\}")
 NAME = re.compile(r"[A-Za-z_][\w\-]*\Z")
 
@@ -184,7 +185,10 @@ def _targets(key: str, row: Row, keys: TrainerKeys) -> Iterator[str]:
 def _fault(key: str, value: Any, keys: TrainerKeys) -> str:
     below = [listed for listed in keys.defaults if listed.startswith(f"{key}.")]
     if below:
-        return f"is no value but what holds {below[0].removeprefix(f'{key}.').partition('.')[0]} and more"
+        names = dict.fromkeys(listed.removeprefix(f"{key}.").partition(".")[0] for listed in below)
+        inner = [name for name in names if not name.startswith("_")]
+        meant = f": {key}.{'name' if 'name' in inner else inner[0]}" if inner else ""
+        return f"{REPLACES}{meant}"
     if key not in keys:
         return f"verl {keys.version} has no such key; {suggest(key, keys.defaults)}"
     if not all(NAME.match(name) for name in [*key.split("."), *_names(value)]):

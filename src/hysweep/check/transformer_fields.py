@@ -1,0 +1,142 @@
+"""The names that `override_transformer_config` may have: attributes of what Megatron-Bridge builds a model from.
+
+Fields of Megatron-core's TransformerConfig, ModelParallelConfig and MLATransformerConfig (0.16 and its newest source),
+and of all providers of Megatron-Bridge 0.6, which inherit from them, read from their sources without an import.
+"""
+
+from __future__ import annotations
+
+MEGATRON = """
+    A_init_dist A_init_range D_has_hdim MODEL_CLASS account_for_embedding_in_pipeline_split
+    account_for_loss_in_pipeline_split activation_func activation_func_clamp_value
+    activation_func_fp8_input_store activation_offload_fraction add_bias_linear add_decoder add_encoder
+    add_qkv_bias apply_query_key_layer_scaling apply_residual_connection_post_layernorm apply_rope_fusion
+    apply_rotary_pos_emb_in_fp32 async_tensor_model_parallel_allreduce attention_backend attention_dropout
+    attention_in_multiplier attention_k_eq_v attention_other_setting attention_out_multiplier
+    attention_output_gate attention_softmax_in_fp32 attention_value_scale attn_logit_softcapping audio_config
+    audio_end_token_id audio_start_token_id audio_token_id autocast_dtype barrier_with_L1_time
+    batch_invariant_backend batch_invariant_mode batch_p2p_comm batch_p2p_sync beta_fast beta_slow bf16
+    bias_activation_fusion bias_dropout_fusion bos_token_id cache_mla_latents calculate_per_token_loss
+    chunk_size classifier_dropout clone_scatter_output_in_embedding code2wav_config config_logger_dir
+    context_parallel_size conv_bias conv_init cp_comm_type cpu_offloading cpu_offloading_activations
+    cpu_offloading_double_buffering cpu_offloading_num_layers cpu_offloading_retain_pinned_cpu_buffers
+    cpu_offloading_weights cross_entropy_fusion_impl cross_entropy_loss_fusion cuda_graph_impl
+    cuda_graph_modules cuda_graph_retain_backward_graph cuda_graph_scope cuda_graph_use_single_mempool
+    cuda_graph_warmup_steps d_conv deallocate_pipeline_outputs decoder_sparse_step deepstack_visual_indexes
+    defer_embedding_wgrad_compute delay_offload_until_cuda_graph delay_wgrad_compute
+    delta_offload_bytes_across_pp_ranks dense_grouped_gemm deterministic_mode
+    disable_bf16_reduced_precision_matmul disable_parameter_transpose_cache dist_train distill_submodule
+    distribute_saved_activations dsa_indexer_head_dim dsa_indexer_k_norm_epsilon dsa_indexer_k_norm_fp32
+    dsa_indexer_loss_coeff dsa_indexer_n_heads dsa_indexer_rope_interleaved dsa_indexer_rotate_activation
+    dsa_indexer_scoring_relu dsa_indexer_skip_topk_offset dsa_indexer_topk dsa_indexer_topk_freq
+    dsa_indexer_use_sparse_loss dsa_kernel_backend dt_init dt_init_floor dt_max dt_min dt_scale
+    dynamic_resolution embedding_init_method embedding_init_method_std embedding_multiplier enable_autocast
+    enable_cuda_graph enable_mhc_connections encoder_num_layers encoder_pipeline_model_parallel_size
+    eos_token_id ep_overlap_early_attn_memory_release expand experimental_attention_variant
+    experimental_attention_variant_loss_scale_func expert_gtp_weight_remat_size expert_model_parallel_size
+    expert_tensor_parallel_num_weight_shards expert_tensor_parallel_size external_cuda_graph falconh1_ratio
+    falconh1_stack_spec ffn_hidden_size final_logit_softcapping finalize_model_grads_func
+    fine_grained_activation_offloading fine_grained_offloading_max_inflight_offloads first_last_layers_bf16
+    flash_attention_version flash_decode fp16 fp16_lm_cross_entropy fp32_residual_connection fp4 fp4_param
+    fp4_quantizer_factory fp4_recipe fp8 fp8_amax_compute_algo fp8_amax_history_len fp8_dot_product_attention
+    fp8_interval fp8_margin fp8_multi_head_attention fp8_output_proj fp8_param fp8_param_gather
+    fp8_quantizer_factory fp8_recipe fp8_wgrad freeze_audio_model freeze_audio_projection freeze_language_model
+    freeze_mtp_model freeze_sound_encoder freeze_sound_projection freeze_vision_model freeze_vision_projection
+    full_attention_rope_base full_attention_rope_partial_factor full_attn_num_query_groups fullatt_block_indexes
+    fused_residual_rmsnorm fused_single_qkv_rope gated_linear_unit gdp_cutedsl_kernel
+    gdp_num_chunk_states_to_recompute gdp_num_householder generation_config global_head_dim global_kv_channels
+    global_rotary_percent glu_linear_offset grad_scale_func grad_sync_func gradient_accumulation_fusion
+    gtp_remat_opt_in_modules gtp_weight_remat_size has_sound head_dim head_wise_attn_gate
+    hetereogenous_dist_checkpoint heterogeneous_block_specs heterogeneous_layers_config_encoded_json
+    heterogeneous_layers_config_path hf_config hf_config_dict hf_model_id hf_model_path hf_model_revision
+    hf_text_config hidden_dropout hidden_size hierarchical_context_parallel_sizes high_priority_a2a_comm_stream
+    hybrid_attention_pattern hybrid_attention_ratio hybrid_context_parallel hybrid_layer_pattern
+    hybrid_mlp_ratio hybrid_override_pattern hybrid_stack_spec ignore_index image_end_token_id image_size
+    image_start_token_id image_token_id image_token_index img_end_token_id img_start_token_id in_channels
+    index_head_dim index_n_heads inference_cuda_graph_scope inference_disable_triton_nvls_kernels
+    inference_fuse_tp_communication inference_grouped_gemm_backend inference_moe_disable_fused_quant_kernels
+    inference_moe_token_dispatcher_type inference_rng_tracker inference_sampling_seed init_method
+    init_method_std init_model_with_meta_device input_size interleaved_attn_pattern is_hybrid_model
+    is_vision_language kd_config keep_mtp_spec_in_bf16 key_multiplier kimi_attn_res_block_size
+    kimi_kda_gate_lower_bound kimi_kda_layers kimi_linear_conv_kernel_size kimi_linear_head_dim
+    kimi_linear_num_heads kitchen_attention_backend kv_channels kv_lora_rank language_max_sequence_length
+    language_model_type layer_types layernorm_epsilon layernorm_zero_centered_gamma lightning_indexer_layers
+    linear_attention_freq linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads
+    linear_value_head_dim lm_head_multiplier log_max_attention_logit logit_dtype make_vocab_size_divisible_by
+    mamba_chunk_size mamba_head_dim mamba_num_groups mamba_num_heads mamba_stack_spec mamba_state_dim
+    mamba_training_ssm_states_dtype masked_softmax_fusion max_position_embeddings max_seqlen_per_dp_cp_rank
+    max_vision_cuda_graph_seq_length media_placeholder_token_id memory_efficient_layer_norm
+    mhc_init_gating_factor mhc_num_residual_streams mhc_recompute_layer_num mhc_sinkhorn_iterations
+    microbatch_group_size_per_vp_stage min_offloaded_tensor_size mla_down_proj_fusion mlp_chunks_for_prefill
+    mlp_chunks_for_training mlp_multipliers mlp_only_layers mm_tokens_per_image modality_keys
+    moe_apply_probs_on_input moe_aux_loss_coeff moe_combine_bwd_dtype moe_deepep_num_sms moe_dispatch_fwd_dtype
+    moe_enable_deepep moe_enable_routing_replay moe_expert_capacity_factor moe_expert_rank_capacity_factor
+    moe_extended_tp moe_ffn_hidden_size moe_flex_dispatcher_backend moe_flex_dispatcher_num_sms
+    moe_grad_scale_func moe_grouped_gemm moe_hybridep_num_blocks_permute moe_hybridep_num_blocks_unpermute
+    moe_hybridep_num_sms moe_hybridep_num_sms_preprocessing moe_hybridep_pad_uneven_dispatch_inputs
+    moe_input_jitter_eps moe_intermediate_size moe_latent_size moe_layer_freq moe_layer_recompute
+    moe_mlp_glu_interleave_size moe_ncclep_zero_copy moe_pad_expert_input_to_capacity
+    moe_pad_experts_for_cuda_graph_inference moe_paged_stash moe_paged_stash_buffer_size_factor_cpu
+    moe_paged_stash_buffer_size_factor_cuda moe_paged_stash_page_size moe_per_layer_logging moe_permute_fusion
+    moe_permute_fusion_into_hybridep moe_router_bias_update_rate moe_router_dtype moe_router_enable_expert_bias
+    moe_router_force_biased moe_router_force_load_balancing moe_router_fusion moe_router_group_topk
+    moe_router_load_balancing_type moe_router_num_groups moe_router_padding_for_fp8
+    moe_router_padding_for_quantization moe_router_pre_softmax moe_router_quantile_balancing_ema
+    moe_router_score_function moe_router_topk moe_router_topk_limited_devices moe_router_topk_scaling_factor
+    moe_shared_expert_gate moe_shared_expert_glu_interleave_size moe_shared_expert_intermediate_size
+    moe_shared_expert_overlap moe_single_grouped_bias moe_single_grouped_weight moe_token_dispatcher_type
+    moe_token_drop_policy moe_token_dropping moe_use_grouped_tensor moe_use_legacy_grouped_gemm moe_z_loss_coeff
+    mrope_section mscale mscale_all_dim mtp_detach_heads mtp_enabled mtp_grad_scale_func mtp_hsm
+    mtp_hybrid_override_pattern mtp_layer_types mtp_loss_scaling_factor mtp_num_layers mtp_sliding_windows
+    mtp_standalone mtp_use_repeated_layer multi_latent_attention multimodal_attn_impl multimodal_projector_bias
+    mup_attn_scale_power mup_base_head_dim mup_base_hidden_size mup_embedding_mult mup_output_mult
+    mup_width_mult nccl_all_reduce_for_prefill nemotron_omni_contract no_rope_freq no_sync_func norm_before_gate
+    normalization num_attention_heads num_global_key_value_heads num_global_query_groups num_kv_shared_layers
+    num_labels num_layers num_layers_at_end_in_bf16 num_layers_at_start_in_bf16
+    num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage
+    num_microbatches_with_partial_activation_checkpoints num_moe_experts num_position_embeddings
+    num_query_groups offload_modules original_max_position_embeddings out_hidden_size output_layer_init_method
+    overlap_dispatch_backward_with_experts_wgrad overlap_moe_expert_parallel_comm overlap_p2p_comm
+    overlap_p2p_comm_warmup_flush pad_token_id parallel_output param_sync_func params_dtype patch_dim patch_size
+    per_block_parameters per_layer_embed_dim per_layer_embed_vocab_size perform_initialization
+    persist_layer_norm pipeline_dtype pipeline_model_parallel_comm_backend pipeline_model_parallel_layout
+    pipeline_model_parallel_size position_embedding_type position_id_per_seconds pretrained_model_name
+    projector_bias projector_hidden_size q_lora_rank qk_clip qk_clip_alpha qk_clip_threshold qk_head_dim
+    qk_l2_norm qk_layernorm qk_pos_emb_head_dim quant_recipe query_pre_attn_scalar radio_cpe_aspect_ratio_select
+    radio_disable_cpe radio_force_cpe_eval_mode radio_force_eval_mode radio_interpolate_only_cpe
+    recompute_granularity recompute_method recompute_modules recompute_num_layers
+    relative_attention_max_distance relative_attention_num_buckets restore_modelopt_state return_dict rmsnorm
+    rope_scaling rope_scaling_factor rope_type rotary_base rotary_base_per_layer rotary_interleaved
+    rotary_percent rotary_scaling_factor scale_embeddings_by_hidden_size scatter_embedding_sequence_parallel
+    seconds_per_chunk separate_video_embedder seq_len_interpolation_factor seq_length seq_length_dec
+    sequence_parallel share_embeddings_and_output_weights should_pad_vocab sliding_attention_setting
+    sliding_window_rope_base sliding_windows softmax_scale softmax_type sound_config sound_context_token_id
+    sound_hidden_size sound_model_type sound_projection_hidden_size spatial_merge_size ssm_in_multiplier
+    ssm_multipliers ssm_out_multiplier swa_num_query_groups swiglu_limits symmetric_ar_type talker_config
+    teacher temporal_ckpt_compat temporal_patch_dim temporal_patch_size tensor_model_parallel_size
+    tensor_parallel_num_weight_shards test_mode text_config thinker_config timers token2wav_config
+    tokenizer_type tokens_per_image tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_bootstrap_backend
+    tp_comm_bulk_dgrad tp_comm_bulk_wgrad tp_comm_overlap tp_comm_overlap_ag tp_comm_overlap_cfg
+    tp_comm_overlap_disable_fc1 tp_comm_overlap_disable_qkv tp_comm_overlap_rs tp_comm_overlap_rs_dgrad
+    tp_comm_split_ag tp_comm_split_rs tp_only_amax_red transformer_impl transformer_layer_spec trust_remote_code
+    understand_projector_stride use_arbitrary_attention_mask use_attention use_cpu_initialization
+    use_double_wide_mlp use_fused_weighted_squared_relu use_grouped_gemm_for_dense_mlp
+    use_grouped_gemm_for_shared_expert use_hf_vision_model use_inference_optimized_layers use_kitchen
+    use_kitchen_attention use_mamba use_mamba_mem_eff_path use_mg_vit use_mlp use_mup use_ring_exchange_p2p
+    use_te_activation_func use_te_rng_tracker use_transformer_engine_full_layer_spec
+    use_transformer_engine_op_fuser use_vision_backbone_fp8_arch v_head_dim variable_seq_lengths
+    video_end_token_id video_start_token_id video_token_id virtual_pipeline_model_parallel_size
+    vision_class_token_len vision_config vision_cuda_graph_impl vision_cuda_graph_scope vision_dp_when_cp
+    vision_end_token_id vision_model_type vision_proj_ffn_hidden_size vision_projector_config
+    vision_soft_tokens_per_image vision_start_token_id vision_token_id vit_gradient_checkpointing vocab_size
+    wgrad_deferral_limit window_attn_skip_freq window_size yarn_beta_fast yarn_beta_slow
+    yarn_correction_range_round_to_int yarn_mscale yarn_mscale_all_dim yarn_original_max_position_embeddings
+    yarn_rotary_scaling_factor
+"""
+# What Ascend's fork of Megatron adds, as verl's own examples for it set them.
+MINDSPEED = """
+    apply_dsa_kernel_fusion context_parallel_algo cp_partition_mode sequence_packing_scheduler swiglu
+    use_ascend_gdn use_distributed_optimizer use_flash_attn use_fused_mhc use_fused_rmsnorm use_fused_swiglu
+    use_naive_l2norm use_triton_gdn
+"""
+KNOWN = frozenset((MEGATRON + MINDSPEED).split())
