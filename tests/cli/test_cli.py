@@ -101,7 +101,7 @@ def test_what_cannot_run_is_not_started(tmp_path: Path) -> None:
 
 
 def test_check_answers_in_words_and_in_json() -> None:
-    good, bad = hysweep("check"), hysweep("check", "rollout.n=1", "--json")
+    good, bad = hysweep("check"), hysweep("check", "algorithm=rloo", "rollout.n=1", "--json")
     assert (good.returncode, bad.returncode) == (0, 1)
     [looked] = json.loads(bad.stdout)
     assert looked["problems"][0]["key"] == "rollout.n"
