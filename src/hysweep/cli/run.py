@@ -48,9 +48,11 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     composition = composer.compose(overrides)
     result: list[int] = []
     faults: list[BadInput] = []
-    if not flags:
+    # a stock sweeper of Hydra's has its own mind about what there is to sweep
+    is_ours = all(o == "hydra/sweeper=hysweep" for o in overrides if o.startswith("hydra/sweeper="))
+    if not flags and is_ours:
         _fits_mode(composition, is_sweep)
-    elif is_sweep:
+    elif flags and is_sweep:
         raise BadInput(Problem("--multirun", flags[0], "Hydra shows one configuration", "leave out -m"))
     if detach:
         return run_study(overrides, is_sweep, config_dirs, detach=True)
