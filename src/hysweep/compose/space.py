@@ -337,7 +337,9 @@ class Space(Mapping[str, Dimension]):
 def text_of(dimension: Dimension) -> str:
     """A dimension in Hydra's grammar, with what that has no word for in plain ones."""
     if isinstance(dimension, Choice):
-        return f"choice({','.join(dimension.texts)})"
+        listed = ",".join(dimension.texts)
+        # Hydra's choice() takes no null; its list with commas does
+        return listed if "null" in dimension.texts and len(dimension) > 1 else f"choice({listed})"
     if isinstance(dimension, Zip):
         return f"one of {', '.join(dimension.rows.texts)}"
     if isinstance(dimension, Conditional):
