@@ -57,21 +57,21 @@ class Trial:
                     found.append(p)
             except psutil.Error:
                 continue
-        return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        return [p for p in found if runs(p)]
 
     def of_ray(self, rank: int, name: str) -> psutil.Process:
         """A part of the Ray of one node; of what stands in for it there is only a raylet."""
         (temporary,) = temporaries(command.identity(self.attempt), rank)
-        return next(p for p in self.processes() if is_of_ray(p.cmdline(), name, f"{temporary}"))
+        return next(p for p in self.processes() if is_of_ray(cmdline(p), name, f"{temporary}"))
 
     def supervisors(self, rank: int) -> tuple[psutil.Process, psutil.Process]:
         """The guard and the node on one node of the job."""
         both = [
             p
             for p in self.processes()
-            if "hysweep.launch.node" in p.cmdline() and p.environ().get("SLURM_PROCID") == str(rank)
+            if "hysweep.launch.node" in cmdline(p) and environment(p).get("SLURM_PROCID") == str(rank)
         ]
-        both = [p for p in both if p.name().startswith("python")]
+        both = [p for p in both if name(p).startswith("python")]
         (node,) = [p for p in both if p.ppid() in {q.pid for q in both}]
         (guard,) = [p for p in both if p.pid == node.ppid()]
         return guard, node
@@ -80,7 +80,7 @@ class Trial:
         return [p for p in self.processes() if cmdline(p)[1:3] == ["-m", "driver"]]
 
     def sruns(self) -> list[psutil.Process]:
-        return [p for p in self.processes() if p.name() == "srun"]
+        return [p for p in self.processes() if name(p) == "srun"]
 
     def wait(self, done: Callable[[], Any], timeout: float = 60) -> Any:
         until = time.monotonic() + timeout
@@ -246,6 +246,9 @@ def test_a_part_of_ray_is_killed(
     assert cluster.wait_state(trial.job, "FAILED", "COMPLETED") == "FAILED"
 
 
+# Any process may be gone by the time that it is asked.
+
+
 def environment(p: psutil.Process) -> dict[str, str]:
     try:
         return p.environ()
@@ -258,6 +261,20 @@ def cmdline(p: psutil.Process) -> list[str]:
         return p.cmdline()
     except psutil.Error:
         return []
+
+
+def name(p: psutil.Process) -> str:
+    try:
+        return p.name()
+    except psutil.Error:
+        return ""
+
+
+def runs(p: psutil.Process) -> bool:
+    try:
+        return p.is_running() and p.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 # --- the node side, with what stands in for Ray
@@ -339,7 +356,7 @@ def test_a_cable_is_cut_and_the_node_powered_off(cluster: Cluster, submit: Submi
         cluster.on("node2", ["ip", "link", "set", "eth0", "down"])
         end = trial.end()
         TIMES.append(("node cut off: end.json", time.monotonic() - began))
-        trial.wait(lambda: not any(p.is_running() and p.name().startswith("python") for p in cut_off), 20)
+        trial.wait(lambda: not any(runs(p) and name(p).startswith("python") for p in cut_off), 20)
         TIMES.append(("node cut off: all gone on both sides", time.monotonic() - began))
     finally:
         cluster.kill_node("node2")
@@ -373,12 +390,13 @@ def test_a_node_that_the_scheduler_gives_up_is_replaced(cluster: Cluster, submit
 
 def test_four_nodes_and_a_controller_that_is_away(cluster: Cluster, submit: Submit) -> None:
     """The job does not notice; who asks is told that nobody knows, and later what is."""
-    trial = submit("ray=4,0", "ready", "sleep=4", has_ray=True, nodes=4)
+    trial = submit("ray=4,0", "ready", "until=asked", has_ray=True, nodes=4)
     cluster.wait_state(trial.job, "RUNNING")
     try:
         cluster.stop_controller()
         assert SlurmLauncher().states([trial.job])[trial.job].state is JobStatus.UNKNOWN
         trial.wait_ready()
+        (trial.attempt.path / "asked").touch()
     finally:
         cluster.start_controller()
     assert trial.end().cause is Cause.COMPLETED, trial.said()

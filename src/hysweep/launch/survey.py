@@ -103,12 +103,13 @@ def survey(
             answer.refused = _submit(answer)
             if answer.refused is not None:
                 answer.problem = answer.refused.why
-                say(f"{answer.kind}: {answer.problem}")
                 continue
             say(f"job {answer.job_id}: {answer.job.nodes} nodes" + (f" with {answer.kind}" if answer.kind else ""))
         refused = [a.refused for a in answers if a.refused is not None]
         if len(refused) == len(answers):
             raise BadInput(*refused)
+        for problem in refused:
+            say(f"{problem.value}: {problem.why}")
         _gather([a for a in answers if not a.refused], time.monotonic() + within, say)
     finally:
         _end([a.job_id for a in answers if a.job_id])

@@ -1,7 +1,7 @@
 """Does what its words say, in order. `1:WORD` is for the first attempt only, and so on.
 
 ray=NODES,GPUS (joins; all must be there, a task runs on each node with a GPU of its own)  metrics=STEP  save=STEP
-ready (leaves a file of that name)  sleep=S  raise=TEXT  deaf (to SIGTERM)
+ready (leaves a file of that name)  until=FILE (that somebody leaves)  sleep=S  raise=TEXT  deaf (to SIGTERM)
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ for argument in sys.argv[1:]:
             (checkpoints / "latest_checkpointed_iteration.txt").write_text(value)
         case "ready":
             Path("ready").touch()
+        case "until":
+            while not Path(value).exists():
+                time.sleep(0.1)
         case "sleep":
             time.sleep(float(value))
         case "raise":
