@@ -40,7 +40,15 @@ def test_a_sweep_of_two_trials_of_which_one_is_preempted(cluster: Cluster) -> No
     """With the settings that people have for hydra-submitit-launcher; each trial on two nodes, both at once. One loses
     them in the middle, comes back by itself, goes on from its checkpoint and is told one value."""
     ours = ("hydra/launcher=hysweep_slurm", "hydra.launcher.partition=low", "hydra.launcher.array_parallelism=2")
-    words = (*ours, *TINY, "trainer.save_every=1", "study.name=ours", f"trainer.total_steps={STEPS}")
+    # nodes of its own for each: else both would lose theirs
+    words = (
+        *ours,
+        "cluster.use_exclusive=true",
+        *TINY,
+        "trainer.save_every=1",
+        "study.name=ours",
+        f"trainer.total_steps={STEPS}",
+    )
     study = StudyDirectory(cluster.shared / "outputs" / "ours")
     log = open(cluster.shared / "run.log", "w")  # noqa: SIM115 # the child has it
     argv = [*HYSWEEP, "run", "-m", *words, "algorithm=grpo,rloo"]
