@@ -72,6 +72,7 @@ bench: env
 	cd $(ROOT) && $(BIN)/python benchmarks/startup.py 3
 	cd $(ROOT) && $(BIN)/python benchmarks/layouts.py 2
 	cd $(ROOT) && $(BIN)/python benchmarks/controller.py 50 1000
+	cd $(ROOT) && $(BIN)/python benchmarks/data.py 1000000
 
 clean:
 	rm -rf $(ROOT)/.venv $(ROOT)/build $(ROOT)/dist

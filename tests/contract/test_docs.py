@@ -44,6 +44,16 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
         assert done.returncode == wanted, (line, done.stdout, done.stderr)
 
 
+@pytest.mark.parametrize("page", ["data.md", "rewards.md", "own_algorithm.md"])
+def test_the_commands_of_a_how_to_run(page: str, tmp_path: Path) -> None:
+    """Every line in order, in one directory with the repository's docs. What trains is planned instead."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    script = "\n".join(commands(ROOT / "docs" / page)).replace("   # trains", "")
+    script = script.replace("hysweep run", "hysweep plan").replace("hysweep ", f"{sys.executable} -m hysweep ")
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+
+
 def test_the_sweep_in_the_readme_is_the_shipped_one() -> None:
     text = (ROOT / "README.md").read_text()
     for name, shown in re.findall(r"<!-- include: (\S+) -->\n```yaml\n(.*?)```", text, re.DOTALL):
@@ -80,7 +90,8 @@ def test_the_lock_covers_what_is_declared() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    declared = project["dependencies"] + extras["cpu"] + extras["report"] + extras["postgres"] + extras["dev"]
+    locked_extras = ("cpu", "data", "dev", "postgres", "report", "reward")
+    declared = project["dependencies"] + [d for name in locked_extras for d in extras[name]]
     locked = {
         re.split("==", line)[0].lower().replace("_", "-")
         for line in (ROOT / "constraints.txt").read_text().splitlines()

@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from hysweep.check import algorithms, batches, files, keys, memory, passed, rollout, site, stages, topology
+from hysweep.check import (
+    algorithms,
+    batches,
+    data,
+    files,
+    keys,
+    memory,
+    passed,
+    rewards,
+    rollout,
+    site,
+    stages,
+    topology,
+)
 from hysweep.compile import keys_of
 from hysweep.schema import BadInput, Problem, Severity, Trial
 
@@ -69,6 +82,12 @@ RULES: tuple[Rule, ...] = (
     files.something_trains,
     files.files_exist,
     files.reward_function_is_there,
+    algorithms.plugin_has_algorithm,
+    rewards.routes_are_readable,
+    rewards.servers_can_be_started,
+    rewards.one_reward_is_asked,
+    rewards.reward_model_is_served,
+    data.rows_are_sound,
     keys.passed_keys_exist,
     keys.fields_win,
     keys.versions_fit,
