@@ -38,7 +38,7 @@ CLOSED: dict[str, tuple[tuple[str, ...], Stage]] = {
         Stage.UPDATE,
     ),
 }
-# Sizes of the grid, which verl hands over beside the fields given by name: these win (verl, megatron/transformer_impl.py)
+# Sizes of the grid, which verl hands over beside the fields given by name: these win (megatron/transformer_impl.py)
 SIZES = {
     "tensor_model_parallel_size": "tensor",
     "pipeline_model_parallel_size": "pipeline",
