@@ -12,7 +12,7 @@ import pytest
 from hysweep.compose import Composer
 from hysweep.schema import BadInput
 from hysweep.study import controller as controller_module
-from hysweep.study import define
+from hysweep.study import define, load_definition
 from hysweep.study.controller import Controller
 from hysweep.study.pruners import bar_of
 from hysweep.track import Cause, Claim, End, Status, StudyDirectory
@@ -418,6 +418,35 @@ def test_the_bar_is_that_of_optuna(kept: float, direction: str) -> None:
 def test_a_sweep_file_with_named_points_can_be_pinned(composer: Composer) -> None:
     definition = define(composer.compose(["sweep=quickstart", "algorithm=grpo"]))
     assert definition.study.enqueue == [{"trainer.learning_rate": 1e-3}]
+
+
+NULLS = {
+    "list": ["trainer.checkpoints_kept=null,2"],
+    "tpe": ["trainer.checkpoints_kept=null,2", "study.sampler=tpe"],
+    "file": ["space={trainer.checkpoints_kept: [2, null]}"],
+    "condition": [
+        "space={trainer.checkpoints_kept: [{when: 'rollout.n == 4', in: [null, 2]}, {in: [3]}]}",
+        "rollout.n=4",
+    ],
+    "zip": [
+        "space={zip: [{trainer.checkpoints_kept: null, rollout.n: 2}, {trainer.checkpoints_kept: 2, rollout.n: 4}]}"
+    ],
+}
+
+
+@pytest.mark.parametrize("space", NULLS.values(), ids=NULLS)
+def test_a_null_is_a_value_like_another(composer: Composer, space: list[str]) -> None:
+    """On a command line, in a sweep file, and in study.yaml, which each controller reads again."""
+    overrides = [*space, "study.n_trials=2"]
+    directory = begin(composer, *overrides)
+    assert load_definition(directory, composer).space == define(composer.compose(overrides)).space
+    fake = FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2
+    kept = [t.point()["trainer.checkpoints_kept"] for t in directory.trials()]
+    assert sorted(kept, key=str) == [2, None]
 
 
 def test_foreign_lines_in_the_journal_are_dropped(composer: Composer) -> None:

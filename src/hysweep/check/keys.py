@@ -42,7 +42,9 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
         if key in PLACED:
             why, cure = "is set by hysweep for each trial, by its directory", "leave it out"
             yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
-        elif key.startswith("critic.") and t.algorithm.adv_estimator != "gae":
+        elif key == "critic.enable" and value is not None and bool(value) != (t.algorithm.adv_estimator == "gae"):
+            yield _critic_against_estimator(t, key, value)
+        elif key.startswith("critic.") and t.algorithm.adv_estimator != "gae" and not _builds_critic(t):
             yield Problem(f"verl.{key}", value, "has no effect: there is no critic", "leave it out", Stage.NEVER)
         elif key == "actor_rollout_ref.actor.clip_ratio":
             why = "has no effect: clip_ratio_low and clip_ratio_high win"
@@ -65,6 +67,18 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
     for key in ours if runs_somewhere else ():
         if key not in keys and not key.startswith(said):
             yield Problem(key, ours[key], f"verl {t.trainer.verl} has no such key", "choose another trainer.verl")
+
+
+def _builds_critic(t: Trial) -> bool:
+    """verl's need_critic: what critic.enable says, else what the estimator needs (verl/trainer/ppo/utils.py)."""
+    return bool(dict(flatten(t.verl)).get("critic.enable"))
+
+
+def _critic_against_estimator(t: Trial, key: str, value: Any) -> Problem:
+    if value:
+        why = f"builds and trains a critic whose values {t.algorithm.adv_estimator} never reads"
+        return Problem(f"verl.{key}", value, why, "leave it out", Stage.NEVER)
+    return Problem(f"verl.{key}", value, "leaves out the critic whose values gae needs", "leave it out", Stage.UPDATE)
 
 
 def fields_win(t: Trial) -> Iterator[Problem]:

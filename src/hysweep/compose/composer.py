@@ -446,7 +446,8 @@ class Composer:
             return Problem(key, value, "there is no such key", suggest(key, self.words.fields))
         expected = self.words.fields.get(key)
         if typing.get_origin(expected) is list:
-            return Problem(key, value, "is no list", f"write {key}=[{value}]")
+            cure = f"write {key}=[{value}]" if value not in (None, "null") else f"write {key}=[a,b], or leave it out"
+            return Problem(key, value, "is no list", cure)
         cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
         return Problem(key, value, why, cure)
 
