@@ -26,6 +26,8 @@ class State:
     is_held the scheduler was told to keep the job in the queue, since the study is paused
     is_refused  the scheduler would not take its next job as it is; nothing of it ran, and it is asked again
     began   when the scheduler began to run the job, where its node process was not there yet
+    expected  when the scheduler means to start a job that waits
+    nodes   where the job runs, as the scheduler writes a list of them
     value   the objective, when it has one; of several the first. times are unix seconds
     values  all of several objectives, in the study's order
     """
@@ -41,6 +43,8 @@ class State:
     is_held: bool = False
     is_refused: bool = False
     began: float | None = None
+    expected: float | None = None
+    nodes: str = ""
     updated: float = 0.0
 
     @property
@@ -67,6 +71,8 @@ class State:
             is_held=d.get("is_held", False),
             is_refused=d.get("is_refused", False),
             began=d.get("began"),
+            expected=d.get("expected"),
+            nodes=d.get("nodes", ""),
             updated=d.get("updated", 0.0),
         )
 
