@@ -34,6 +34,12 @@ class OfflineRun:
     records: tuple[Any, ...]
 
     @property
+    def started(self) -> float:
+        """Unix seconds."""
+        begun = next(r.run.start_time for r in self.records if kind(r) == "run")
+        return float(begun.seconds + begun.nanos / 1e9)
+
+    @property
     def first_step(self) -> int | None:
         return next((step for r in self.records if (step := step_of(r)) is not None), None)
 
@@ -94,7 +100,7 @@ def merged(runs: Sequence[OfflineRun], exit_code: int, after: int | None = None)
             is_known = step is not None and after is not None and step <= after
             if not (is_done_again or is_known or (word in _ONCE and word in seen)):
                 seen.add(word)
-                found.append(_copy(record))
+                found.append(_later(record, run.started - runs[0].started))
     end = _copy(end) if end is not None else Record(exit=RunExitRecord(exit_code=exit_code))
     for number, record in enumerate([*found, end], start=1):
         record.num = number
@@ -119,6 +125,17 @@ def step_of(record: Any) -> int | None:
         item.value_json for item in record.history.item if item.key == "_step" or list(item.nested_key) == ["_step"]
     )
     return next((int(float(value)) for value in found), None)
+
+
+def _later(record: Any, seconds: float) -> Any:
+    """A copy whose run time counts from the first attempt's start."""
+    copied = _copy(record)
+    word = kind(copied)
+    items = copied.history.item if word == "history" else copied.summary.update if word == "summary" else ()
+    for item in items if seconds else ():
+        if "_runtime" in (item.key, *item.nested_key):
+            item.value_json = repr(float(item.value_json) + seconds)
+    return copied
 
 
 def _copy(record: Any) -> Any:

@@ -14,7 +14,7 @@ from hysweep.report.export import trial_columns, trial_rows
 from hysweep.report.figures import METRICS
 from hysweep.report.records import StudyRecord
 from hysweep.report.searching import importances_of
-from hysweep.report.wandb.sync import NOTE
+from hysweep.report.wandb.sync import NOTE, first_line
 from hysweep.schema import BadInput, Problem, Tracking, leaves
 from hysweep.study.tracking import TrackedRun, study_run
 from hysweep.track import read_json, write_json, write_text
@@ -131,7 +131,12 @@ def save_report(record: StudyRecord) -> str:
     note = read_json(record.directory.path / NOTE) or {}
     report = _report(record, tracking, tracking.entity or str(wandb.Api().default_entity), is_bound=True)
     report.id = str(note.get("report") or "")
-    report.save()
+    try:
+        report.save()
+    except Exception as e:  # its client raises whatever it meets
+        cure = f"see that {report.project} is there (`hysweep wandb sync` makes it)"
+        cure += f", or that the report still is: else remove {NOTE}" if report.id else ""
+        raise BadInput(Problem("report", report.id or report.title, f"was not taken: {first_line(e)}", cure)) from e
     write_json(record.directory.path / NOTE, note | {"report": report.id, "url": report.url})
     return str(report.url)
 
@@ -169,7 +174,7 @@ def _report(record: StudyRecord, tracking: Tracking, entity: str, is_bound: bool
         wr.ParallelCoordinatesPlot(columns=columns, layout=wr.Layout(w=24, h=10)),
         wr.ParameterImportancePlot(with_respect_to=record.metric, layout=wr.Layout(w=24, h=10)),
     ]
-    board = wr.WeavePanelSummaryTable("leaderboard", layout=wr.Layout(w=24, h=12))
+    board = wr.WeavePanelSummaryTable(table_name="leaderboard", layout=wr.Layout(w=24, h=12))
     return wr.Report(
         project=tracking.project,
         entity=entity,
