@@ -42,13 +42,16 @@ class Run:
             "id": f"node-{self.id}", "name": self.id, "displayName": given.get("displayName") or self.id,
             "description": None, "notes": given.get("notes"), "config": given.get("config") or "{}",
             "group": given.get("groupName"), "jobType": given.get("jobType"), "tags": given.get("tags") or [],
-            "sweepName": None, "state": "finished", "commit": None, "readOnly": False, "createdAt": "2026-01-01T00:00:00",
-            "heartbeatAt": "2026-01-01T00:00:00", "systemMetrics": "{}", "summaryMetrics": json.dumps(self.summary),
-            "historyLineCount": len(history), "eventsLineCount": 0, "logLineCount": 0, "historyTail": json.dumps(history[-1:]),
+            "sweepName": None, "state": "finished", "commit": None, "readOnly": False,
+            "createdAt": "2026-01-01T00:00:00", "heartbeatAt": "2026-01-01T00:00:00", "systemMetrics": "{}",
+            "summaryMetrics": json.dumps(self.summary),
+            "historyLineCount": len(history), "eventsLineCount": 0, "logLineCount": 0,
+            "historyTail": json.dumps(history[-1:]),
             "eventsTail": "[]", "wandbConfig": json.dumps({"t": {}}), "tags_": [], "projectId": "1",
             "historyKeys": {"lastStep": max(self.steps, default=-1), "keys": {}, "sets": []},
             "user": {"name": ENTITY, "username": ENTITY},
-            "project": {"id": "1", "name": project, "entity": {"id": "1", "name": ENTITY}}, "sampledHistory": [self.sampled()],
+            "project": {"id": "1", "name": project, "entity": {"id": "1", "name": ENTITY}},
+            "sampledHistory": [self.sampled()],
             "history": history, "events": [],
         }  # fmt: skip
 
@@ -120,7 +123,9 @@ class WandbServer:
     def on_RunResumeStatus(self, given: dict[str, Any], query: str) -> Any:
         run = self.runs.get(given["name"])
         bucket = run.node(str(given.get("project"))) if run and run.starts else None
-        return {"model": {"id": "1", "name": given.get("project"), "entity": {"id": "1", "name": ENTITY}, "bucket": bucket}}
+        return {
+            "model": {"id": "1", "name": given.get("project"), "entity": {"id": "1", "name": ENTITY}, "bucket": bucket}
+        }
 
     def on_CreateRunFiles(self, given: dict[str, Any], query: str) -> Any:
         files = [{"name": name, "uploadUrl": f"{self.url}/upload/{given['run']}/{name}"} for name in given["files"]]
@@ -137,18 +142,26 @@ class WandbServer:
 
     # --- artifacts
 
+    def on_ArtifactType(self, given: dict[str, Any], query: str) -> Any:
+        return {"project": {"artifact": None}}
+
     def on_CreateArtifact(self, given: dict[str, Any], query: str) -> Any:
-        made = {"id": f"artifact-{len(self.artifacts)}", "state": "PENDING", "artifactSequence": {"id": "s", "latestArtifact": None}}
-        self.artifacts.append({**given, "files": {}})
+        made = {
+            "id": f"artifact-{len(self.artifacts)}",
+            "state": "PENDING",
+            "artifactSequence": {"id": "s", "latestArtifact": None},
+        }
+        self.artifacts.append({**given["input"], "files": {}})
         return {"createArtifact": {"artifact": made}}
 
     def on_CreateArtifactFiles(self, given: dict[str, Any], query: str) -> Any:
         nodes = []
-        for spec in given["artifactFiles"]:
+        for spec in given["input"]["artifactFiles"]:
             at = int(spec["artifactID"].rpartition("-")[2])
             url = f"{self.url}/artifact/{at}/{spec['name']}"
-            nodes.append({"node": {"id": "f", "name": spec["name"], "displayName": spec["name"], "uploadUrl": url, "uploadHeaders": [],
-                                   "uploadMultipartUrls": None, "storagePath": "p", "artifact": {"id": spec["artifactID"]}}})  # fmt: skip
+            file = {"id": "f", "name": spec["name"], "displayName": spec["name"], "storagePath": "p"}
+            file |= {"uploadUrl": url, "uploadHeaders": [], "uploadMultipartUrls": None}
+            nodes.append({"node": file | {"artifact": {"id": spec["artifactID"]}}})
         return {"createArtifactFiles": {"files": {"edges": nodes}}}
 
     def on_CreateArtifactManifest(self, given: dict[str, Any], query: str) -> Any:
@@ -157,7 +170,11 @@ class WandbServer:
         return {"createArtifactManifest": {"artifactManifest": {"id": "m", "file": file}}}
 
     def on_UpdateArtifactManifest(self, given: dict[str, Any], query: str) -> Any:
-        return {"updateArtifactManifest": self.on_CreateArtifactManifest({"name": "manifest", **given}, query)["createArtifactManifest"]}
+        return {
+            "updateArtifactManifest": self.on_CreateArtifactManifest({"name": "manifest", **given}, query)[
+                "createArtifactManifest"
+            ]
+        }
 
     def on_CommitArtifact(self, given: dict[str, Any], query: str) -> Any:
         return {"commitArtifact": {"artifact": {"id": given["artifactID"], "digest": "d"}}}
@@ -169,8 +186,18 @@ class WandbServer:
         return {"project": {"id": "1", "internalId": "1"} if known else None}
 
     def on_GetProjects(self, given: dict[str, Any], query: str) -> Any:
-        user = {"id": "1", "name": ENTITY, "username": ENTITY, "email": "", "admin": False, "flags": "{}", "entity": ENTITY,
-                "deletedAt": None, "apiKeys": {"edges": []}, "teams": {"edges": []}}
+        user = {
+            "id": "1",
+            "name": ENTITY,
+            "username": ENTITY,
+            "email": "",
+            "admin": False,
+            "flags": "{}",
+            "entity": ENTITY,
+            "deletedAt": None,
+            "apiKeys": {"edges": []},
+            "teams": {"edges": []},
+        }
         about = {"entityName": ENTITY, "createdAt": "2026-01-01T00:00:00", "isBenchmark": False, "user": user}
         edges = [{"cursor": p, "node": {"id": p, "name": p, **about}} for p in sorted(self.projects)]
         return {"models": {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}}
@@ -181,7 +208,12 @@ class WandbServer:
         self.views[id] = given
         view = {k: given.get(k) for k in ("name", "displayName", "description", "spec", "type")}
         project = {"id": "1", "name": given["projectName"], "entityName": given["entityName"]}
-        return {"upsertView": {"inserted": is_new, "view": {**view, "id": id, "updatedAt": "2026-01-01T00:00:00", "project": project}}}
+        return {
+            "upsertView": {
+                "inserted": is_new,
+                "view": {**view, "id": id, "updatedAt": "2026-01-01T00:00:00", "project": project},
+            }
+        }
 
     # --- streams and files
 
@@ -199,7 +231,7 @@ class WandbServer:
         if "exitcode" in body:
             run.exit_code = body["exitcode"]
 
-    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - `self` is the request
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # `self` is a request
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 

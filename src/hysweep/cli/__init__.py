@@ -357,16 +357,15 @@ def wandb_() -> None:
 @wandb_.command(epilog="Example: hysweep wandb sync outputs/quickstart --dry-run")
 @STUDY
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; asks nobody.")
-@click.option("--again", is_flag=True, help="Also what was sent before.")
 @JSON
-def sync(directory: Path, dry_run: bool, again: bool, as_json: bool) -> None:
+def sync(directory: Path, dry_run: bool, as_json: bool) -> None:
     """Send each trial that has ended as one run, its attempts merged, and the study as a run of its own.
 
     What arrived is compared with what was sent. A second time sends what is new.
     """
     from hysweep.cli.wandb import sync_study as answer
 
-    sys.exit(answer(directory, dry_run, again, as_json))
+    sys.exit(answer(directory, dry_run, as_json))
 
 
 @wandb_.command("report", epilog="Example: hysweep wandb report outputs/quickstart")

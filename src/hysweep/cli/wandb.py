@@ -21,7 +21,7 @@ from hysweep.schema import BadInput
 from hysweep.track import read_json, write_json
 
 
-def sync_study(path: Path, is_dry: bool, again: bool, as_json: bool) -> int:
+def sync_study(path: Path, is_dry: bool, as_json: bool) -> int:
     """Returns 1 when a run could not be sent."""
     directory = study_at(path)
     record = read_study(directory)
@@ -31,7 +31,7 @@ def sync_study(path: Path, is_dry: bool, again: bool, as_json: bool) -> int:
     results: list[Sent] = []
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("runs", total=len(record.trials))
-        for result in sync(record, is_dry, again):
+        for result in sync(record, is_dry):
             results.append(result)
             bar.update(task, advance=1)
             if not as_json:

@@ -24,7 +24,7 @@ from hysweep.report.ranking import RankedLayout, Ranking
 from hysweep.report.records import AXES, SCORE, Curve, Standing, StudyRecord, TrialRecord
 
 # Points that all curves of a page may have together (8 bytes each in the file), and those of one series.
-_POINTS = 260_000
+_POINTS = 210_000
 MOST_POINTS = 500
 LEAST_POINTS = 40
 _KNOTS = 40  # of an axis other than the step, for each trial
@@ -322,7 +322,7 @@ def scatters(record: StudyRecord, groups: Groups) -> list[Figure]:
     """The objective against each number that varies; the learning rate first."""
     keys = [key for key in record.keys if _is_spread(record, key)]
     keys.sort(key=lambda key: not key.endswith("learning_rate"))
-    return [_scatter(record, groups, key, is_wide=len(keys) == 1) for key in keys]
+    return [_scatter(record, groups, key) for key in keys]
 
 
 def is_numeric(record: StudyRecord, key: str) -> bool:
@@ -339,7 +339,7 @@ def _is_spread(record: StudyRecord, key: str) -> bool:
     return len(measured) > (1 if key.endswith("learning_rate") else 3)
 
 
-def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Figure:
+def _scatter(record: StudyRecord, groups: Groups, key: str) -> Figure:
     placed = [t for t in record.trials if t.point.get(key) is not None]
     measured = [t for t in placed if t.latest is not None and math.isfinite(t.latest)]
     name = words.short_keys(record.keys)[key]
@@ -377,7 +377,6 @@ def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Fi
                 for t, value in zip(measured, values, strict=True)
             ],
         ),
-        is_wide=is_wide,
     )
 
 

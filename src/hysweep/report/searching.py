@@ -358,8 +358,8 @@ def _named(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _between(known: Sequence[tuple[float, float, float]], x: float, y: float) -> float:
-    """Inverse distance weighting (Shepard, 1968), by the third power."""
-    weights = [((x - a) ** 2 + (y - b) ** 2 + 1e-6) ** -1.5 for a, b, _ in known]
+    """Inverse distance weighting (Shepard, 1968), by the third power, and flat close to a trial."""
+    weights = [((x - a) ** 2 + (y - b) ** 2 + 0.01) ** -1.5 for a, b, _ in known]
     return math.fsum(w * v for w, (_, _, v) in zip(weights, known, strict=True)) / math.fsum(weights)
 
 
@@ -402,7 +402,8 @@ def ends(record: StudyRecord, groups: Groups) -> Figure | None:
 def timeline(record: StudyRecord, groups: Groups) -> Figure | None:
     """Who ran where and when: a bar an attempt, on each of its nodes, or on a place of its own where there are many."""
     start = _start(record)
-    ran = [(t, a, a.started, a.ended or record.read_at) for t in record.trials for a in t.attempts if a.started]
+    ran = [(t, a, a.started, a.ended or min(record.read_at, max(a.seen, a.started)))
+           for t in record.trials for a in t.attempts if a.started]  # fmt: skip
     if start is None or not ran:
         return None
     hosts = {a.nodes: _hosts(a.nodes) for _, a, _, _ in ran}

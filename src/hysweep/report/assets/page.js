@@ -104,7 +104,7 @@
     let [low, high] = [Infinity, 0];
     for (const v of values) if (v > 0 && v < Infinity) { low = Math.min(low, v); high = Math.max(high, v); }
     const decades = Math.log10(high / low);
-    return { dtick: decades < 2.2 ? "D2" : Math.max(1, Math.round(decades / 6)) };
+    return { dtick: decades < 2.2 && !narrow.matches ? "D2" : Math.max(1, Math.round(decades / 6)) };
   }
 
   function styled(spec) {
@@ -133,7 +133,7 @@
       ...spec.layout,
       xaxis: titled(below, data.map((trace) => trace.x)),
       yaxis: titled(spec.layout.yaxis, data.map((trace) => trace.y)),
-      annotations: (spec.layout.annotations || []).map((note) => ({ ...note, font: { ...note.font, color: look.soft } })),
+      annotations: (spec.layout.annotations || []).map((note) => ({ ...note, bgcolor: look.panel, font: { ...note.font, color: look.soft } })),
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: look.font, size: 12, color: look.text },
       margin: { l: 8, r: 8, t: 8, b: 8 }, hovermode: "closest", dragmode: narrow.matches ? false : "zoom",

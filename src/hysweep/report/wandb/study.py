@@ -222,7 +222,8 @@ def _failures(record: StudyRecord) -> str:
 
 def _literal(text: str) -> str:
     """Text of others in Markdown: as code, so that nothing in it is a link, a table or markup."""
-    return "`" + words.clean(text).replace("`", "'").replace("|", "¦") + "`"
+    cleaned = words.clean(text).replace("`", "'").replace("|", "¦")
+    return f"`{cleaned}`" if cleaned else words.NOTHING
 
 
 def _curves(record: StudyRecord) -> list[tuple[str, str, bool]]:

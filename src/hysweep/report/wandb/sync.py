@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,13 @@ class Offline:
     left_out: tuple[str, ...]
 
 
-def sync(record: StudyRecord, is_dry: bool = False, again: bool = False) -> Iterator[Sent]:
-    """Send every trial that has ended, one by one. `again`: also those that were sent before."""
+def sync(record: StudyRecord, is_dry: bool = False) -> Iterator[Sent]:
+    """Send every trial that has ended, one by one: what W&B does not have of it. `is_dry` asks nobody."""
     for trial in record.trials:
-        yield _sync(record, trial, is_dry, again)
+        yield _sync(record, trial, is_dry)
 
 
-def has_offline(trial: TrialDirectory) -> bool:
-    return any(_directories(trial))
-
-
-def _sync(record: StudyRecord, trial: TrialRecord, is_dry: bool, again: bool) -> Sent:
+def _sync(record: StudyRecord, trial: TrialRecord, is_dry: bool) -> Sent:
     directories = _directories(trial.directory)
     if not directories:
         return Sent(trial.number, What.NOTHING)
@@ -89,14 +86,16 @@ def _sync(record: StudyRecord, trial: TrialRecord, is_dry: bool, again: bool) ->
         return Sent(trial.number, What.RUNS)
     note = _note(trial.directory)
     stamp = _stamp(directories)
-    if note.get("stamp") == stamp and not again:
+    if note.get("stamp") == stamp:
         return Sent(trial.number, What.SENT_BEFORE, run=str(note.get("run", "")))
     try:
         offline = offline_run(record, trial)
     except Unreadable as e:
         return Sent(trial.number, What.FAILED, why=str(e))
-    after = None if again else note.get("last_step")
-    records = merged(offline.starts, 0 if trial.standing is Standing.COMPLETED else 1, after)
+    exit_code = 0 if trial.standing is Standing.COMPLETED else 1
+    # W&B appends: what it has of a run would be there twice
+    after = note.get("last_step") if is_dry else _last_step_there(offline)
+    records = merged(offline.starts, exit_code, after)
     steps = steps_of(records)
     if is_dry:
         return Sent(trial.number, What.WOULD_SEND, len(steps), left_out=offline.left_out)
@@ -157,7 +156,7 @@ def _send(offline: Offline, records: Sequence[Any]) -> str:
         if not file.with_name(f"{file.name}.synced").exists():
             said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
             raise Failed("`wandb sync` sent nothing: " + (said[-1].strip() if said else "it said nothing"))
-    return "/".join([config.entity or _default_entity(), config.project, run.id])
+    return _where(offline)
 
 
 def _name(records: Sequence[Any], run: TrackedRun) -> None:
@@ -187,6 +186,23 @@ def _verify(where: str, steps: Sequence[int]) -> None:
         raise Failed(f"{len(there) - len(set(there))} steps are there twice at W&B")
 
 
+def _last_step_there(offline: Offline) -> int | None:
+    """The last step of the run that W&B has; None: it has no such run."""
+    import wandb
+
+    try:
+        last = wandb.Api().run(_where(offline)).lastHistoryStep
+    except Exception:  # its client raises whatever it meets; what is wrong with the server shows when it is sent
+        return None
+    return None if last < 0 else int(last)
+
+
+def _where(offline: Offline) -> str:
+    tracking = offline.config.tracking
+    return "/".join([tracking.entity or _default_entity(), tracking.project, offline.run.id])
+
+
+@cache
 def _default_entity() -> str:
     import wandb
 
