@@ -62,8 +62,10 @@ smoke: env
 	cd $(ROOT) && $(PYTEST) -m "verl and not slurm"
 
 # A real SLURM cluster on this machine: brings its Debian packages, needs root. Elsewhere it says so and is skipped.
+# Beside real trainings runs what mostly waits; the faults, whose seconds count, by themselves.
 slurm: env
-	cd $(ROOT) && WITH_SLURM=1 $(PYTEST) -m slurm tests/slurm
+	cd $(ROOT) && WITH_SLURM=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m slurm tests/slurm/test_trainings.py tests/slurm/test_[!ft]*.py
+	cd $(ROOT) && WITH_SLURM=1 $(PYTEST) -m slurm tests/slurm/test_faults.py
 
 # The newest release candidate of Hydra, allowed to fail: it tells early what will break.
 next: env

@@ -237,6 +237,7 @@ class Node:
             return
         self._looked = now
         self._watch()
+        self._stop_at_rung()
         if os.path.exists(self.attempt.path / STOP):
             raise Stopped(Cause.KILLED, "asked to stop")
         if now - self._pulsed > PULSE:
@@ -260,6 +261,15 @@ class Node:
                 self.cluster.poll()
             file = dump(self.attempt, self.allocation.rank)
             raise Stopped(Cause.HUNG, f"no sign of life for {quiet / 60:.0f} min; stacks are in {file.name}")
+
+    def _stop_at_rung(self) -> None:
+        """The trainer has come as far as it may for now: what it has to go on with is saved, and its step logged."""
+        stop = self.job.stop_step if self.job else None
+        if stop is None or checkpoint_step(self.attempt.trial.checkpoints) < stop:
+            return
+        rows = self.attempt.metrics()
+        if self.saved_before >= stop or (rows and rows[-1][0] >= stop):
+            raise Stopped(Cause.RUNG, f"at step {stop} it waits to be promoted")
 
     def _classify(self, code: int | None) -> End:
         loss = self.cluster.loss() if self.cluster else None
@@ -404,7 +414,7 @@ def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
         say(f"pid {os.getpid()} leaves {attempt.path} to who has it")
         return 0
     end = Node(attempt, who, cluster, allocation).run()
-    return 0 if end.cause is Cause.COMPLETED else 1
+    return 0 if end.cause.is_as_planned else 1
 
 
 if __name__ == "__main__":

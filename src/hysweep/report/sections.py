@@ -30,7 +30,7 @@ from hysweep.track import Cause, Phase
 SHOWN_FAILURES = 3
 
 # Ends of an attempt that nobody has to look into.
-_FINE = frozenset({Cause.COMPLETED, Cause.PRUNED, Cause.CANCELLED})
+_FINE = frozenset({Cause.COMPLETED, Cause.PRUNED, Cause.RUNG, Cause.CANCELLED})
 
 
 class View:

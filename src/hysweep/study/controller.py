@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 
-from hysweep.check import check_trial, errors
+from hysweep.check import errors
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import SEED, Composer
 from hysweep.compose.composer import load_trial, trial_yaml
@@ -38,6 +39,8 @@ from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import Ledger, booking, worst_case
 from hysweep.study.notify import Notifier
 from hysweep.study.objective import GPU_HOURS, value_of
+from hysweep.study.preview import problems_of
+from hysweep.study.promotion import Climber, next_promoted, rung_steps, stop_step
 from hysweep.study.pruners import Other, reason_to_prune
 from hysweep.study.replicates import is_confirmation, missing, outcome, same_point, unconfirmed
 from hysweep.study.reuse import copy_metrics, find_result
@@ -104,6 +107,7 @@ class Controller:
         self._exhausted = False
         self._ended_curves: dict[tuple[int, str], Other] = {}
         self._repeated: list[dict[str, object]] = []  # points that are a trial which the study has
+        self._at_rungs: dict[int, tuple[float, ...]] = {}  # what was compared at the rungs that a trial has passed
 
     def __enter__(self) -> Controller:
         return self.enter()
@@ -215,7 +219,7 @@ class Controller:
         if len(first) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in first):
             return f"the first {FIRST_FAILURES} trials ended by {first[0]}: mend the configuration"
         why = self._why_searched()
-        return None if why is not None and self._has_to_confirm() else why
+        return None if why is not None and (self._has_to_promote() or self._has_to_confirm()) else why
 
     def _why_searched(self) -> str | None:
         """Why the search is over, but for what cuts a study short."""
@@ -233,6 +237,12 @@ class Controller:
         if not self.definition.study.confirm.top or self._is_confirmed:
             return False
         return any(t.number not in self._confirmations for t in self._trials.live) or self._unconfirmed() is not None
+
+    def _has_to_promote(self) -> bool:
+        """Whether a trial goes on from its rung, or may still have to."""
+        if self.definition.study.promote.min_steps is None:
+            return False
+        return any(t.number not in self._confirmations for t in self._trials.live) or self._promoted(True) is not None
 
     def _unconfirmed(self) -> tuple[int, int] | None:
         found = unconfirmed(list(self._trials), self._confirmations, self.definition.study, self.definition.space)
@@ -429,9 +439,11 @@ class Controller:
             named = rung[0] if rung else ""
             self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause, rung=named)
             again = f"again after {cause}: {reason}"
-            self._trials.save(trial, State(Status.CREATED, attempt=state.attempt, reason=again))
+            self._trials.save(trial, State(Status.CREATED, attempt=state.attempt, reason=again, rungs=state.rungs))
         elif action.verdict is Verdict.VALUE:
-            self._end_with_value(trial, state)
+            self._end_with_value(trial, state, cause)
+        elif cause is Cause.RUNG:
+            self._end_with_value(trial, state.but(rungs=state.rungs + 1), cause, reason)
         else:
             self._end(trial, state, cause, reason)
 
@@ -464,7 +476,7 @@ class Controller:
         alike = self._ledger.ends_alike(trial.number, state.attempt, cause) + 1
         return action.retries is None or alike <= action.retries
 
-    def _end_with_value(self, trial: TrialDirectory, state: State) -> None:
+    def _end_with_value(self, trial: TrialDirectory, state: State, cause: Cause, reason: str = "") -> None:
         values = []
         for goal in self.definition.study.goals:
             value = self._value(trial, goal)
@@ -475,7 +487,7 @@ class Controller:
                 self._end(trial, state, Cause.DIVERGED, f"{goal.metric} ended in no number")
                 return
             values.append(value)
-        self._end(trial, state, Cause.COMPLETED, "", values)
+        self._end(trial, state, cause, reason, values)
 
     def _value(self, trial: TrialDirectory, goal: Objective) -> float | None:
         if goal.metric == GPU_HOURS:
@@ -504,7 +516,7 @@ class Controller:
         self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value, values=several)
         self._forget(trial, state)
         self._tell(trial)
-        self._progress.add(state)
+        self._progress.add(state, is_again=state.rungs > (cause is Cause.RUNG))
         if ACTIONS[cause].verdict is Verdict.FAILED and cause is not Cause.CANCELLED:
             text = f"trial {trial.number} of {self.definition.study.name} failed: {cause}: {reason}"
             self._notifier.tell("failure", f"failure {trial.number}", text, trial=trial.number, cause=cause)
@@ -528,8 +540,12 @@ class Controller:
         told = outcome(group, seeds)
         if told is None:
             return
+        state = self._trials.state(trial)
         if told.verdict is Verdict.VALUE:
             self._search.tell_values(told.lead, told.values)
+        elif state.cause is Cause.RUNG:
+            # all trials have a value at the first rung: by that the sampler compares them
+            self._search.tell_values(told.lead, state.values or (cast(float, state.value),))
         elif told.verdict is Verdict.PRUNED:
             curve = group[0].curve(self.definition.study.goals[0].metric)
             self._search.tell_pruned(told.lead, curve[-1] if curve else None)
@@ -560,7 +576,7 @@ class Controller:
             self._cut_short.pop(0)
         repeats = 0
         while self._has_room() and self.why_no_more() is None:
-            if self._begin_replicate():
+            if self._begin_promotion() or self._begin_replicate():
                 continue
             if self._why_searched() is not None:
                 if self._begin_confirmation():
@@ -578,6 +594,46 @@ class Controller:
                 elif self.definition.space.size is not None or repeats >= MOST_REJECTED:
                     self._exhausted = True
                     return
+
+    def _begin_promotion(self) -> bool:
+        """A trial that is among the best of its rung goes on before a new one begins."""
+        if (trial := self._promoted(self._why_searched() is not None and not self._trials.live)) is None:
+            return False
+        state = self._trials.state(trial)
+        self.directory.log("promoted", trial=trial.number, rung=state.rungs, value=state.value)
+        for key in [k for k in self._ended_curves if k[0] == trial.number]:
+            del self._ended_curves[key]
+        again = State(Status.CREATED, attempt=state.attempt, rungs=state.rungs, reason="promoted: it goes on")
+        self._submit(trial, self._trials.save(trial, again))
+        return True
+
+    def _promoted(self, is_over: bool) -> TrialDirectory | None:
+        """The trial that goes on next, if the budget has room for it. `is_over`: the search is."""
+        study = self.definition.study
+        if study.promote.min_steps is None:
+            return None
+        climbers = []
+        for trial in self._trials:
+            state = self._trials.state(trial)
+            has_failed = state.is_final and state.cause not in (Cause.RUNG, Cause.COMPLETED)
+            if state.rungs and not has_failed:
+                climbers.append(Climber(trial.number, self._values_at_rungs(trial, state), state.cause is Cause.RUNG))
+        number = next_promoted(climbers, study.promote, study.goals[0].direction == "maximize", is_over)
+        found = next((t for t in self._trials if t.number == number), None)
+        if found is None or self._is_beyond(self._ledger.at_most() + worst_case(self._job_of(found, 1))):
+            return None
+        return found
+
+    def _values_at_rungs(self, trial: TrialDirectory, state: State) -> tuple[float, ...]:
+        """Read once for each rung."""
+        known = self._at_rungs.get(trial.number, ())
+        if len(known) < state.rungs:
+            study = self.definition.study
+            curve = trial.curve(study.goals[0].metric)
+            steps = itertools.islice(rung_steps(study.promote), state.rungs)
+            values = (value_of([p for p in curve if p[0] <= step], study.goals[0]) for step in steps)
+            self._at_rungs[trial.number] = known = tuple(math.nan if v is None else v for v in values)
+        return known
 
     def _begin_replicate(self) -> bool:
         """A point that has not yet been run with all its seeds goes before a new one."""
@@ -636,7 +692,7 @@ class Controller:
             self._repeated.append(point)
             self.directory.log("repeated", trial=number, id=identity, point=point)
             return False
-        faults = errors(check_trial(trial_config))
+        faults = errors(problems_of(trial_config, definition))
         if faults:
             self._refuse(number, identity, "\n".join(map(str, faults)), trial_yaml(trial_config), point)
             return True
@@ -785,7 +841,9 @@ class Controller:
         config = self._config(trial, number)
         study, created = self.definition.study, self.definition.created
         job = compile_trial(config, trial.path.absolute(), run_name(study.name, trial.path.name))
-        job = replace(job, hung_after_min=study.hung_after_min)
+        promote, passed = study.promote, self._trials.state(trial).rungs
+        stop = None if trial.number in self._confirmations else stop_step(promote, passed, job.total_steps)
+        job = replace(job, hung_after_min=study.hung_after_min, stop_step=stop)
         if "wandb" in config.tracking.loggers:
             run = trial_run(study.name, created, trial.path.name, config, trial.point())
             where = trial.attempt(number).path.absolute()
