@@ -165,8 +165,9 @@ def runs_can_be_named(t: Trial) -> Iterator[Problem]:
                 yield Problem(f"tracking.{name}", value, why, cure, Stage.NEVER, Severity.WARNING)
         return
     project = t.tracking.project
-    if not project or len(project) > 128 or (odd := sorted(set(project) & set("/\\#?%:"))):
-        why = "is no name for a project of Weights & Biases" + (f": it has {' '.join(odd)}" if project and odd else "")
+    odd = sorted(set(project) & set("/\\#?%:"))
+    if odd or not 0 < len(project) <= 128:
+        why = "is no name for a project of Weights & Biases" + (f": it has {' '.join(odd)}" if odd else "")
         yield Problem("tracking.project", project, why, "take 1 to 128 characters, none of / \\ # ? % :", Stage.START)
     for tag in t.tracking.tags:
         if not 0 < len(tag.strip()) <= 64 or "," in tag:

@@ -294,6 +294,7 @@ def _choice(
         },
         Table(f"data-choice-{place}", f"{record.metric} by {key}", [Column("trial", True, True), Column(key),
               Column("objective", True), Column("state")], rows),
+        is_wide=len(names) > 6,
     )  # fmt: skip
 
 

@@ -32,13 +32,14 @@ class Importances:
 def importances(
     points: Sequence[Mapping[str, Any]], values: Sequence[float], is_maximised: bool, logged: Collection[str]
 ) -> Importances | None:
-    """Of completed trials. `logged`: keys that are compared by their logarithm. None where there is nothing to tell."""
+    """Of completed trials. `logged`: keys that are compared by their logarithm. None where there is nothing to tell:
+    too few trials, fewer than two keys that all of them have."""
     measured = [(p, v) for p, v in zip(points, values, strict=True) if math.isfinite(v)]
     keys = [
         k for k in dict.fromkeys(k for p, _ in measured for k in p) if len({repr(p.get(k)) for p, _ in measured}) > 1
     ]
     shared = [k for k in keys if all(k in p for p, _ in measured)]
-    if len(measured) < LEAST or not shared or len({v for _, v in measured}) == 1:
+    if len(measured) < LEAST or len(shared) < 2 or len({v for _, v in measured}) == 1:
         return None
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
