@@ -183,10 +183,10 @@ def test_curves_are_drawn_against_hours_and_back(quickstart: Study, open_page: O
         "Math.max(...document.querySelector('[data-figure=curve-score]').data.flatMap((t) => t.x.filter((x) => x > 0)))"
     )
     assert page.evaluate(reach) == 40
-    page.get_by_label("Against").select_option("hours")
+    page.locator("#against").select_option("hours")
     assert 0.05 < page.evaluate(reach) < 0.2  # forty steps of nine seconds
     assert "hours" in plot.locator(".xtitle").inner_text()
-    page.get_by_label("Against").select_option("step")
+    page.locator("#against").select_option("step")
     assert page.evaluate(reach) == 40
 
 

@@ -30,12 +30,22 @@ SECRETS = {"WANDB_API_KEY": KEY, "HF_TOKEN": "hf_planted_secret", "AWS_SECRET_AC
 # What verl does with W&B: init with a name and a configuration, log with a step; an attempt that is killed never ends.
 CLIENT = """
 import os, sys, time, wandb
+from pathlib import Path
+from hysweep.report.wandb.log import Unreadable, read, steps_of
+
+def written(directory):
+    try:
+        return steps_of(read(directory).records)
+    except Unreadable:
+        return []
+
 first, last, is_killed = map(int, sys.argv[1:])
 wandb.init(project="sums", name="as verl names it", config={"trainer": {"lr": 0.1}})
 for step in range(first, last + 1):
     wandb.log({"critic/score/mean": step / 10 + first / 1000, "training/global_step": step}, step=step)
-if is_killed:
-    time.sleep(2.5)
+if is_killed:  # once all but the last step, which its client holds back, is on disk
+    while last - 1 not in written(Path(wandb.run.dir).parent):
+        time.sleep(0.2)
     os._exit(9)
 wandb.finish()
 """
