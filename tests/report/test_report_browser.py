@@ -185,7 +185,7 @@ def test_curves_are_drawn_against_hours_and_back(quickstart: Study, open_page: O
     assert page.evaluate(reach) == 40
     page.locator("#against").select_option("hours")
     assert page.evaluate(reach) != 40
-    assert "hours" in plot.locator(".xtitle").inner_text()
+    assert "hours" in (plot.locator(".xtitle").text_content() or "")
     page.locator("#against").select_option("step")
     assert page.evaluate(reach) == 40
 
