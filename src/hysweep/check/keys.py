@@ -170,6 +170,25 @@ def loggers_are_known(t: Trial) -> Iterator[Problem]:
             yield Problem("tracking.loggers", name, "verl has no such logger", suggest(name, known), Stage.START)
 
 
+def runs_can_be_named(t: Trial) -> Iterator[Problem]:
+    """Weights & Biases refuses a project's name once the models are loaded (wandb/sdk/wandb_settings.py)."""
+    if "wandb" not in t.tracking.loggers:
+        for name, value, usual in (("entity", t.tracking.entity, None), ("mode", t.tracking.mode, "online")):
+            if value != usual:
+                why, cure = "has no effect: wandb is none of tracking.loggers", "take tracking=wandb, or leave it out"
+                yield Problem(f"tracking.{name}", value, why, cure, Stage.NEVER, Severity.WARNING)
+        return
+    project = t.tracking.project
+    odd = sorted(set(project) & set("/\\#?%:"))
+    if odd or not 0 < len(project) <= 128:
+        why = "is no name for a project of Weights & Biases" + (f": it has {' '.join(odd)}" if odd else "")
+        yield Problem("tracking.project", project, why, "take 1 to 128 characters, none of / \\ # ? % :", Stage.START)
+    for tag in t.tracking.tags:
+        if not 0 < len(tag.strip()) <= 64 or "," in tag:
+            why = "is no tag of Weights & Biases"
+            yield Problem("tracking.tags", tag, why, "take 1 to 64 characters, and no comma", Stage.START)
+
+
 def kernels_are_fused(t: Trial) -> Iterator[Problem]:
     """Megatron's fused kernels want packed sequences; verl turns them off with a line in the log."""
     if t.parallelism.engine == "megatron" and t.memory.use_fused_kernels and not t.memory.use_remove_padding:

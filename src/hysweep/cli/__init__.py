@@ -342,6 +342,27 @@ def status(directory: Path, as_json: bool) -> None:
     answer(directory, as_json)
 
 
+@hysweep.command(epilog="Example: hysweep watch outputs/quickstart")
+@STUDY
+@click.option(
+    "--every",
+    "interval_s",
+    type=click.FloatRange(0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often it looks.",
+)
+def watch(directory: Path, interval_s: float) -> None:
+    """Watch a study that others drive: a live table with keys to sort, to open a trial's log, to cancel a trial.
+
+    Without a terminal it prints a line for each change, until nothing is under way any more.
+    """
+    from hysweep.cli.watch import watch as answer
+
+    sys.exit(answer(directory, interval_s))
+
+
 @hysweep.command(epilog="Example: hysweep logs outputs/quickstart 3 --follow")
 @STUDY
 @click.argument("trial", required=False, shell_complete=lambda *a: _trials(*a))
@@ -417,6 +438,70 @@ def report(directory: Path, as_json: bool) -> None:
     from hysweep.cli.study import report as answer
 
     answer(directory, as_json)
+
+
+@hysweep.command(epilog="Example: hysweep export outputs/quickstart --format parquet")
+@STUDY
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["csv", "parquet", "json"]),
+    default="csv",
+    show_default=True,
+    help="Of the files.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="TARGET",
+    help="Where to; else DIR/export.",
+)
+@JSON
+def export(directory: Path, format_: str, output: Path | None, as_json: bool) -> None:
+    """Write trials, metrics and ledger of a study as tables for other programs. docs/export.md has every column."""
+    from hysweep.cli.export import export as answer
+
+    answer(directory, format_, output, as_json)
+
+
+@hysweep.group("wandb", cls=Verbs, epilog="Example: hysweep wandb sync outputs/quickstart")
+def wandb_() -> None:
+    """Weights & Biases: send what was written offline, build a report there."""
+
+
+@wandb_.command(epilog="Example: hysweep wandb sync outputs/quickstart --dry-run")
+@STUDY
+@click.option("--dry-run", is_flag=True, help="Say what would be sent; asks nobody.")
+@JSON
+def sync(directory: Path, dry_run: bool, as_json: bool) -> None:
+    """Send each trial that has ended as one run, its attempts merged, and the study as a run of its own.
+
+    What arrived is compared with what was sent. A second time sends what is new.
+    """
+    from hysweep.cli.wandb import sync_study as answer
+
+    sys.exit(answer(directory, dry_run, as_json))
+
+
+@wandb_.command("report", epilog="Example: hysweep wandb report outputs/quickstart")
+@STUDY
+@click.option("--offline", is_flag=True, help="Write it as JSON into the study's directory instead.")
+@JSON
+def wandb_report(directory: Path, offline: bool, as_json: bool) -> None:
+    """Save a report of a study at W&B: leaderboard, curves, search, failures. Again changes the same report."""
+    from hysweep.cli.wandb import report as answer
+
+    sys.exit(answer(directory, offline, as_json))
+
+
+@hysweep.command(epilog="Example: hysweep explain cuda_oom")
+@click.argument("cause", required=False, metavar="[CAUSE]", shell_complete=lambda *a: _causes(*a))
+def explain(cause: str | None) -> None:
+    """Say what a cause of failure means, where to look and what to do; without CAUSE, which there are."""
+    from hysweep.cli.explain import explain as answer
+
+    answer(cause)
 
 
 @hysweep.command("import", epilog="Example: hysweep import run_grpo.sh -o conf/experiment/my_grpo.yaml")
@@ -583,6 +668,12 @@ def _studies(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
     found = [str(p.parent) for p in Path("outputs").glob("*/study.yaml")]
     return [CompletionItem(p) for p in found if p.startswith(incomplete)] or [CompletionItem(incomplete, type="dir")]
+
+
+def _causes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from hysweep.report.explaining import EXPLAINED
+
+    return [cause for cause in EXPLAINED if cause.startswith(incomplete)]
 
 
 def _trials(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -873,6 +873,18 @@ class Tracking:
         learned=False,
     )
     project: str = knob("hysweep", "project of the runs", "trainer.project_name", learned=False)
+    entity: str | None = knob(
+        None, "whose the runs of Weights & Biases are, a team or a user; null: your default", learned=False
+    )
+    mode: str = knob(
+        "online",
+        "of Weights & Biases; offline: runs are written beside each attempt, and `hysweep wandb sync` sends them",
+        choices=("online", "offline"),
+        learned=False,
+    )
+    tags: list[str] = knob(
+        factory=list, doc="of the runs of Weights & Biases, beside the algorithm and the model", learned=False
+    )
 
 
 @dataclass(kw_only=True, slots=True)

@@ -16,7 +16,6 @@ What it wrote it knows (`Trials`, `Ledger`): a step costs as much as there is in
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import os
@@ -48,6 +47,7 @@ from hysweep.study.reuse import copy_metrics, find_result
 from hysweep.study.search import Search
 from hysweep.study.stopping import Progress, last_mark
 from hysweep.study.storage import Unreachable, open_storage, reaching
+from hysweep.study.tracking import run_name, trial_run
 from hysweep.study.trials import Trials
 from hysweep.track import (
     ACTIONS,
@@ -72,6 +72,7 @@ FIRST_FAILURES = 3  # a study whose first trials all end by a fault of the confi
 REPEATS = 20  # askings in a row that may bring nothing new
 MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filters may leave little
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
+FORECAST_S = 60.0  # by less a forecast has not changed
 WITHDRAWN = "taken back from the queue: the study is paused"
 
 
@@ -341,9 +342,10 @@ class Controller:
         if state.ending is not None:
             return state
         if job.state is JobStatus.RUNNING:
-            said = state.but(reason="", began=state.began if job.started is None else job.started)
+            began = state.began if job.started is None else job.started
+            said = state.but(reason="", began=began, expected=None, nodes=job.nodes or state.nodes)
         elif job.state is JobStatus.PENDING:
-            said = state.but(reason=job.reason, began=None)
+            said = state.but(reason=job.reason, began=None, nodes="", expected=_steady(state.expected, job.expected))
         else:
             said = state.but(reason=job.reason)
         return state if said == state else self._trials.save(trial, said)
@@ -457,7 +459,9 @@ class Controller:
         """Book what an attempt used; its steps up to `kept_to` were not for nothing."""
         attempt = trial.attempt(state.attempt)
         self._ledger.book(booking(attempt, self._job_of(trial, state.attempt), cause, job, kept_to))
-        self.directory.log("attempt_ended", trial=trial.number, attempt=state.attempt, cause=cause, reason=reason)
+        where = (job.nodes if job else "") or state.nodes
+        details = {"cause": cause, "reason": reason, "nodes": where}
+        self.directory.log("attempt_ended", trial=trial.number, attempt=state.attempt, **details)
 
     def _may_retry(self, trial: TrialDirectory, state: State, cause: Cause) -> bool:
         action = ACTIONS[cause]
@@ -749,7 +753,8 @@ class Controller:
         except OSError as e:
             self._end(trial, state, Cause.UNKNOWN, f"could not be submitted: {e}")
             return
-        self._trials.save(trial, state.but(status=Status.SUBMITTED, job_id=job_id, reason="", began=None))
+        state = state.but(status=Status.SUBMITTED, job_id=job_id, reason="", began=None, expected=None, nodes="")
+        self._trials.save(trial, state)
         self.directory.log("submitted", trial=trial.number, attempt=state.attempt, job=job_id)
 
     def _move(self, trial: TrialDirectory, number: int) -> None:
@@ -834,25 +839,21 @@ class Controller:
     def _job(self, trial: TrialDirectory, number: int) -> Job:
         """The job of an attempt that is yet to be submitted."""
         config = self._config(trial, number)
-        label = f"{self.definition.study.name}-{trial.path.name}"[-128:]
-        job = compile_trial(config, trial.path.absolute(), label)
-        promote, passed = self.definition.study.promote, self._trials.state(trial).rungs
+        study, created = self.definition.study, self.definition.created
+        job = compile_trial(config, trial.path.absolute(), run_name(study.name, trial.path.name))
+        promote, passed = study.promote, self._trials.state(trial).rungs
         stop = None if trial.number in self._confirmations else stop_step(promote, passed, job.total_steps)
-        job = replace(job, hung_after_min=self.definition.study.hung_after_min, stop_step=stop)
+        job = replace(job, hung_after_min=study.hung_after_min, stop_step=stop)
         if "wandb" in config.tracking.loggers:
-            job = replace(job, env=self._wandb_run(trial) | job.env)
+            run = trial_run(study.name, created, trial.path.name, config, trial.point())
+            where = trial.attempt(number).path.absolute()
+            job = replace(job, env=run.environment(config.tracking.entity, config.tracking.mode, where) | job.env)
         ends = [end for n in range(1, number) if (end := _end_of(trial.attempt(n)))]
         blamed = [node for end in ends if ACTIONS[end.cause].elsewhere for node in end.nodes]
         if blamed and job.launcher == "slurm":
             excluded = ",".join(dict.fromkeys([*filter(None, [job.site.exclude]), *blamed[-MOST_EXCLUDED:]]))
             job = replace(job, site=replace(job.site, exclude=excluded))
         return job
-
-    def _wandb_run(self, trial: TrialDirectory) -> dict[str, str]:
-        """One run for all attempts of a trial: verl names it, but gives no id. The same study made anew has others."""
-        seed = f"{self.definition.created}/{self.definition.study.name}/{trial.path.name}"
-        run = hashlib.sha256(seed.encode()).hexdigest()[:16]
-        return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow", "WANDB_RUN_GROUP": self.definition.study.name}
 
     def _launcher(self, trial: TrialDirectory) -> Launcher:
         return self._launcher_named(self._config(trial, self._trials.state(trial).attempt).cluster.launcher)
@@ -889,6 +890,11 @@ def composer_of(directory: StudyDirectory) -> Composer:
 
 def _example(key: str) -> str:
     return f"{CLUSTER}.KEY=VALUE" if key.endswith("*") else f"{key}=VALUE"
+
+
+def _steady(before: float | None, now: float | None) -> float | None:
+    """A scheduler's forecast, which moves by seconds at each look: written anew when it has moved by more."""
+    return before if before and now and abs(now - before) < FORECAST_S else now
 
 
 def _end_of(attempt: AttemptDirectory) -> End | None:

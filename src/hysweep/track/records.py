@@ -27,6 +27,8 @@ class State:
     is_refused  the scheduler would not take its next job as it is; nothing of it ran, and it is asked again
     rungs   of study.promote, so many it has passed; it waits on the last of them if that is its cause
     began   when the scheduler began to run the job, where its node process was not there yet
+    expected  when the scheduler means to start a job that waits
+    nodes   where the job runs, as the scheduler writes a list of them
     value   the objective, when it has one; of several the first. times are unix seconds
     values  all of several objectives, in the study's order
     """
@@ -43,6 +45,8 @@ class State:
     is_refused: bool = False
     rungs: int = 0
     began: float | None = None
+    expected: float | None = None
+    nodes: str = ""
     updated: float = 0.0
 
     @property
@@ -70,6 +74,8 @@ class State:
             is_refused=d.get("is_refused", False),
             rungs=d.get("rungs", 0),
             began=d.get("began"),
+            expected=d.get("expected"),
+            nodes=d.get("nodes", ""),
             updated=d.get("updated", 0.0),
         )
 
