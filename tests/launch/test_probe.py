@@ -195,7 +195,7 @@ def test_a_kind_that_is_refused_keeps_no_other_from_being_asked(
     one, two = survey.survey(trial, tmp_path, ["h100", "a100"], 1, 1.0, said.append)
     assert (one.job_id, one.problem, one.is_good) == ("", "no job was taken: Invalid feature specification", False)
     assert (two.job_id, asked) == ("7", [two])
-    assert said == ["h100: no job was taken: Invalid feature specification", "job 7: 1 nodes with a100"]
+    assert said == ["job 7: 1 nodes with a100", "constraint h100: no job was taken: Invalid feature specification"]
     with pytest.raises(BadInput, match="constraint h100"):
         survey.survey(trial, tmp_path, ["h100"], 1, 1.0, said.append)
     assert list(tmp_path.iterdir()) == []
