@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hysweep.compose import Composer
 from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS
 from hysweep.study import define, preview
+from hysweep.study.promotion import unfit_to_promote
 
 pytestmark = pytest.mark.contract
 
@@ -40,6 +40,11 @@ def test_the_first_sweep_of_the_page_can_be_asked_for(tmp_path: Path) -> None:
     definition = define(composer.compose(["sweep=mine", "trainer.mini_batch_size=64"]))
     assert [r.name for r in definition.study.rules] == ["hyperband", "nan", "reward_collapse", "probs_diff"]
     assert len(preview(definition, composer)) == 7
-    second = yaml.safe_load(shown[1])["study"]
-    (tmp_path / "sweep" / "two.yaml").write_text("# @package _global_\n" + yaml.safe_dump({"study": second}))
-    assert len(Composer([tmp_path]).compose(["sweep=two"]).study.goals) == 3
+    for block in shown[1:]:
+        (tmp_path / "sweep" / "more.yaml").write_text(f"# @package _global_\n{block}")
+        more = Composer([tmp_path]).compose(["sweep=more"])
+        define(more)
+        if "objectives" in block:
+            assert len(more.study.goals) == 3
+        else:
+            assert not unfit_to_promote(more.trial, more.study)
