@@ -10,18 +10,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help quickstart test env lint unit contract browser postgres smoke slurm nightly next bench clean
+.PHONY: help quickstart test env lint unit contract docs browser postgres smoke slurm nightly next bench clean
 
 help:
 	@echo "make quickstart   run the default sweep: real verl on this machine's CPU, a leaderboard and a report"
 	@echo "make env          the environment alone: .venv, from constraints.txt"
 	@echo "make test         everything that CI runs"
 	@echo "make lint unit contract browser postgres smoke slurm   parts of it;   make bench   start-up times"
+	@echo "make docs         the site of docs/, built strictly, in build/site"
 
 quickstart: env
 	$(BIN)/hysweep run -m sweep=quickstart
 
-test: lint unit contract browser postgres smoke slurm bench
+test: lint unit contract docs browser postgres smoke slurm bench
 
 env: $(STAMP)
 
@@ -45,7 +46,12 @@ unit: env
 contract: env
 	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m contract tests/contract
 
+docs: env
+	cd $(ROOT) && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# Debian's chromium; brought here where it is missing and may be brought.
 browser: env
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || (apt-get update -qq && apt-get install -y -qq chromium >/dev/null) || true
 	cd $(ROOT) && $(PYTEST) -n 3 --dist worksteal -m browser tests/report
 
 # A real PostgreSQL, started by the tests: brings its Debian package, needs root. Elsewhere it says so and is skipped.
@@ -72,6 +78,7 @@ bench: env
 	cd $(ROOT) && $(BIN)/python benchmarks/startup.py 3
 	cd $(ROOT) && $(BIN)/python benchmarks/layouts.py 2
 	cd $(ROOT) && $(BIN)/python benchmarks/controller.py 50 1000
+	cd $(ROOT) && $(BIN)/python benchmarks/data.py 1000000
 
 clean:
 	rm -rf $(ROOT)/.venv $(ROOT)/build $(ROOT)/dist

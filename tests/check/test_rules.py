@@ -22,7 +22,7 @@ PASSED = f"verl.{CONFIG}"
 
 # verl does not say which GPUs its examples ran on, so nothing is said of their memory here.
 GPUS = ("cluster=slurm_h100", "cluster.gpu_memory_gib=null", "rollout=vllm", "data=dapo_math",
-        "reward=by_data_source", "trainer=hy3", "memory=full_offload")  # fmt: skip
+        "reward=rule", "trainer=hy3", "memory=full_offload")  # fmt: skip
 # Eight stages of Qwen3-8B's 36 layers, which only a layout can say.
 LAID_OUT = (*GPUS, "model=qwen3_8b", "parallelism=megatron_tensor_2", "parallelism.tensor=1", "parallelism.pipeline=8",
             "cluster.nodes=1", "rollout.tensor=2")  # fmt: skip
@@ -38,7 +38,7 @@ KNOWN_TO_RUN = [
        "memory.use_remove_padding=true", "memory.use_gradient_checkpointing=true",
        "parallelism.pipeline=1", "parallelism.context=1", "parallelism.expert=1", "trainer.train_batch_size=8",
        "trainer.mini_batch_size=8", "rollout.n=8", "trainer.max_prompt_length=64", "trainer.max_response_length=960",
-       "rollout.max_model_len=1024", "reward=by_data_source", "trainer.max_token_len_per_gpu=16384",
+       "rollout.max_model_len=1024", "reward=rule", "trainer.max_token_len_per_gpu=16384",
        "rollout.gpu_memory_utilization=0.3", "model.shape.num_layers=12", "model.shape.hidden_size=2048",
        "model.shape.num_attention_heads=16", "model.shape.num_key_value_heads=4", "model.shape.num_experts=32",
        "model.shape.num_experts_per_token=4", "model.shape.moe_intermediate_size=768",
@@ -129,6 +129,13 @@ BROKEN = [
     ((), ["data.train_files=[/no/such.parquet]"], "data.train_files", "/no/such.parquet"),
     ((), ["data.val_files=[embedded:vale]"], "data.val_files", "embedded:val"),
     ((), ["reward.function_path=/no/such.py"], "reward.function_path", "/no/such.py"),
+    ((), ["reward=rule", "reward.routes={a: maths}"], "reward.routes.a", "math"),
+    ((), ["reward=rule", "reward.routes={a: /no/such.py:f}"], "reward.routes.a", "/no/such.py"),
+    ((), ["reward=router", "reward.servers={judge: {command: serve}}"], "reward.servers.judge", "leave it out"),
+    ((), ["reward.routes={a: math}"], "reward.function_path", "leave one of the two out"),
+    ((), ["reward=rule", "reward.model_path=rm"], "reward.model_path", "GPUs"),
+    ((), ["algorithm.plugin=/no/such.py", "algorithm.loss_mode=mine"], "algorithm.plugin", "/no/such.py"),
+    ((), ["trainer.recipes=/no/such"], "trainer.recipes", "leave it at null"),
     ((), ["verl.actor_rollout_ref.actor.ppo_epoch=2"],
      "verl.actor_rollout_ref.actor.ppo_epoch", "ppo_epochs"),
     ((), ["verl.reward_model.reward_manager=dapo"], "verl.reward_model.reward_manager", "reward"),
@@ -242,6 +249,9 @@ BROKEN = [
     ((), ["algorithm=remax", "rollout.agent_workers=3"], "rollout.agent_workers", "2, 4"),
     ((), ["tracking.loggers=[wanddb]"], "tracking.loggers", "wandb"),
     ((), ["tracking.loggers=[rl_insight]", "trainer.verl=0.9.0"], "tracking.loggers", "wandb"),
+    ((), ["tracking=wandb", "tracking.project=team/sums"], "tracking.project", "none of /"),
+    ((), ["tracking=wandb", f"tracking.project={'p' * 129}"], "tracking.project", "1 to 128"),
+    ((), ["tracking=wandb", "tracking.tags=['one,two']"], "tracking.tags", "no comma"),
     ((HY3,), ["+verl.actor_rollout_ref.rollout.mode=sync"], "verl.actor_rollout_ref.rollout.mode", "leave it out"),
     ((HY3,), ["+verl.actor_rollout_ref.rollout.enable_chunked_prefill=false", "rollout.max_num_batched_tokens=4096"],
      "verl.actor_rollout_ref.rollout.enable_chunked_prefill", "10240"),
@@ -418,6 +428,7 @@ UNUSUAL = [
     ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
+    ((HY3,), ["tracking.mode=offline"], "tracking.mode", "tracking=wandb"),
     ((HY3,), ["algorithm=gpg", "trainer.mini_batch_size=32"], "algorithm.loss_mode", "use_kl_loss"),
     ((HY3,), ["rollout.dtype=float16", "rollout.correction_is=null", "rollout.correction_is_threshold='2.0'"],
      "rollout.correction_is", "token"),
@@ -457,7 +468,7 @@ def test_every_rule_finds_something(trial_of) -> None:
         trial = trial_of(*good, *change)
         with contextlib.suppress(BadInput):  # of a trainer.verl that is not there: no rule is asked then
             silent -= {rule for rule in RULES if rule in silent and [*rule(trial)]}
-    assert {rule.__name__ for rule in silent} <= {"versions_fit", "reward_function_is_there"}, "tested apart"
+    assert {rule.__name__ for rule in silent} <= {"versions_fit", "reward_function_is_there", "rows_are_sound"}
 
 
 def test_of_the_shell_what_sbatch_ignores_and_what_wins_is_said() -> None:

@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from hysweep.cli.sweep_file import write_sweep
+from hysweep.compose import Composer
+from hysweep.study import define
 
 from .warm import warm
 
@@ -174,6 +179,20 @@ def test_a_sweep_of_layouts_is_read_as_it_was_meant(more: list[str]) -> None:
         assert (told["study"]["name"], told["tracking"]["project"], told["trainer"]["seed"]) == ("foo", "on", 7)
     if "cluster.env.FOO=bar" in more:
         assert told["cluster"]["env"]["FOO"] == "bar" and told["model"]["shape"]["num_layers"] == 79
+
+
+def test_a_layout_without_virtual_stages_is_swept_beside_one_with_them(tmp_path: Path) -> None:
+    """Null is a value that varies: in the space, and in the points that run first."""
+    words = ["experiment=hy3_dapo_math", "parallelism.pipeline=16", "rollout.tensor=16"]
+    best: list[dict[str, int | None]] = [
+        {"parallelism.virtual_pipeline": v, "parallelism.tensor": 1} for v in (5, None)
+    ]
+    write_sweep(tmp_path / "sweep" / "both.yaml", words, [], best)
+    found = Composer([tmp_path]).compose(["sweep=both"])
+    assert list(found.space.grid()) == [{"parallelism.virtual_pipeline": 5}, {"parallelism.virtual_pipeline": None}]
+    assert found.study.enqueue == list(found.space.grid())
+    defined = define(found)
+    assert Composer([tmp_path]).space(yaml.safe_load(defined.to_yaml())["space"], defined.fixed) == found.space
 
 
 def test_a_sweep_has_a_name_that_can_be_said() -> None:

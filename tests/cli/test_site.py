@@ -17,7 +17,7 @@ module load cuda
 export HF_TOKEN=abc123
 """
 SMALL = ("model=qwen2_5_0_5b", "parallelism=fsdp2", "memory=fsdp2_offload", "rollout=vllm", "rollout.tensor=1",
-         "data=dapo_math", "reward=by_data_source", "trainer=hy3")  # fmt: skip
+         "data=dapo_math", "reward=rule", "trainer=hy3")  # fmt: skip
 
 
 def hysweep(*words: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -142,7 +142,9 @@ trainer.total_steps: int(interval(2, 8))
 zip: [{{rollout.n: 4, trainer.mini_batch_size: 4}}, {{rollout.n: 8, trainer.mini_batch_size: 8}}]
 filter: ["trainer.mini_batch_size <= trainer.train_batch_size"]
 seeds: 2
-tracking.project: ["x,y", "it's", "1e-6", "c=d", "0.5_4.0", "nan"]
+tracking.project: ["x,y", "it's", "1e-6", "c=d", "0.5_4.0", "nan", "null"]
+trainer.checkpoints_kept: [2, null]
+parallelism.virtual_pipeline: "null, 5"
 """
 
 
@@ -151,6 +153,19 @@ def test_what_is_written_is_read_back(composer: Composer) -> None:
     again = composer.space(yaml.safe_load(yaml.safe_dump(composition.space.as_dict())), composition.fixed)
     assert again == composition.space
     assert again["trainer.total_steps"] == Interval("trainer.total_steps", 2, 8, is_int=True)
+
+
+def test_null_is_one_of_the_values(composer: Composer) -> None:
+    kept = "trainer.checkpoints_kept"
+    assert space_of(composer, f"{kept}: [2, null]")[kept] == Choice(kept, (2, None), ("2", "null"))
+    assert composer.compose([f"{kept}=null,2"]).space[kept] == Choice(kept, (None, 2), ("null", "2"))
+    assert space_of(composer, "rollout.max_model_len: [null, 64]").default() == {"rollout.max_model_len": None}
+
+
+def test_choice_takes_no_null_and_says_what_does(composer: Composer) -> None:
+    assert "write the values alone: null, 2" in faults(composer, "trainer.checkpoints_kept: 'choice(null, 2)'")
+    with pytest.raises(BadInput, match="write the values alone: null,8192"):
+        composer.compose(["trainer.max_token_len_per_gpu=choice(null,8192)"])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.contract
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def bare(requirement: str) -> str:
@@ -25,14 +25,17 @@ def commands(page: Path) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.strip() and not line.startswith("#")]
 
 
-TUTORIAL = [c for c in commands(ROOT / "README.md") if not c.startswith(("make", "pip"))]
+# The README's is the longest; each of these runs from an empty directory.
+TUTORIALS = [ROOT / "README.md", ROOT / "docs" / "first-sweep.md", ROOT / "docs" / "layouts.md"]
 
 
-def test_the_tutorial_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda p: p.name)
+def test_a_tutorial_runs(page: Path, tmp_path: Path) -> None:
     """Every line in order, in one directory. What trains is planned instead: the smoke test trains for real, and what
     a cluster does is run in tests/slurm."""
-    assert len(TUTORIAL) > 10
-    for line in TUTORIAL:
+    tutorial = [c for c in commands(page) if not c.startswith(("make", "pip"))]
+    assert len(tutorial) > 3
+    for line in tutorial:
         command, _, remark = line.partition("   # ")
         if "needs root" in remark:
             continue
@@ -42,6 +45,16 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
         done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
         wanted = 1 if "fails" in remark else 0
         assert done.returncode == wanted, (line, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("page", ["data.md", "rewards.md", "own_algorithm.md"])
+def test_the_commands_of_a_how_to_run(page: str, tmp_path: Path) -> None:
+    """Every line in order, in one directory with the repository's docs. What trains is planned instead."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    script = "\n".join(commands(ROOT / "docs" / page)).replace("   # trains", "")
+    script = script.replace("hysweep run", "hysweep plan").replace("hysweep ", f"{sys.executable} -m hysweep ")
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, (done.stdout, done.stderr)
 
 
 def test_the_sweep_in_the_readme_is_the_shipped_one() -> None:
@@ -80,13 +93,34 @@ def test_the_lock_covers_what_is_declared() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    declared = project["dependencies"] + extras["cpu"] + extras["report"] + extras["postgres"] + extras["dev"]
+    locked_extras = ("cpu", "data", "dev", "postgres", "report", "reward")
+    declared = project["dependencies"] + [d for name in locked_extras for d in extras[name]]
     locked = {
         re.split("==", line)[0].lower().replace("_", "-")
         for line in (ROOT / "constraints.txt").read_text().splitlines()
     }
     missing = [d for d in declared if bare(d).lower() not in locked]
     assert not missing
+
+
+def test_the_verbs_are_those_of_the_command_line() -> None:
+    from hysweep.cli.reference import reference
+
+    assert (ROOT / "docs" / "verbs.md").read_text() == reference()
+
+
+def test_every_cause_has_its_page_and_the_keys_in_it_are_there() -> None:
+    from hysweep.report.explaining import EXPLAINED, explanation
+
+    pages = {p.stem for p in (ROOT / "docs" / "causes").glob("*.md")}
+    assert pages == {*EXPLAINED, "index"}
+    fields = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE))
+    groups = {field.partition(".")[0] for field in fields if "." in field}
+    for cause in EXPLAINED:
+        text = explanation(cause)
+        assert text.startswith(f"# {cause}: ") and "**Do**" in text, cause
+        keys = {key.partition("=")[0] for key in re.findall(r"`([a-z_]+\.[\w.]+(?:=[^`]*)?)`", text)}
+        assert {key for key in keys if key.partition(".")[0] in groups} <= fields, cause
 
 
 def test_causes_in_the_docs_are_those_of_the_table() -> None:

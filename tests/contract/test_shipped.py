@@ -39,7 +39,7 @@ WORDS = Composer().words
 OPTIONS = [f"{group}={option}" for group, options in WORDS.groups.items() for option in options if group != "sweep"]
 # Qwen3-8B on eight GPUs, Megatron and vLLM: what the presets for GPUs are looked at with.
 ON_8 = ["model=qwen3_8b", "cluster=gpu_8", "cluster.launcher=slurm", "parallelism=megatron_tensor_2",
-        "memory=full_offload", "rollout=vllm", "data=dapo_math", "reward=by_data_source", "trainer=hy3"]  # fmt: skip
+        "memory=full_offload", "rollout=vllm", "data=dapo_math", "reward=rule", "trainer=hy3"]  # fmt: skip
 FRUGAL = ["memory=cpu_optimizer", "rollout.gpu_memory_utilization=0.7"]
 # An option that only makes sense beside others: what it needs to be checked with.
 NEEDS = {
@@ -87,6 +87,9 @@ NEEDS = {
     ],
     "trainer=hy3": ["experiment=hy3_dapo_math"],
     "reward=dapo": ["experiment=hy3_dapo_math"],
+    **{f"data={name}": ["experiment=hy3_dapo_math"] for name in ("gsm8k", "math", "eurus2")},
+    "reward=function": ["reward.function_path=embedded:reward"],
+    "reward=reward_model": ["experiment=hy3_dapo_math", "reward.model_tensor=8"],
     "model=hy3_tiny": [],
 }
 

@@ -107,6 +107,28 @@ def test_what_is_given_is_held_before_layouts_are_counted(hy3: Trial) -> None:
     assert none.legal == none.fitting == 0
 
 
+@pytest.mark.parametrize(
+    ("fields", "layers"),
+    [({"parallelism.first_stage_layers": 5}, 80), ({"parallelism.first_stage_layers": 5,
+      "parallelism.last_stage_layers": 5}, 80), ({"parallelism.last_stage_layers": 4}, 79),
+     ({"parallelism.expert_tensor": None}, 80)],
+)  # fmt: skip
+def test_a_layout_that_check_lets_pass_is_not_lost_by_naming_it(hy3: Trial, fields, layers: int) -> None:
+    """Ends of one's own, which layouts otherwise never have where stages are even; an expert_tensor that is tensor."""
+    own = laid_out(hy3, fields)
+    own = replace(own, model=replace(own.model, shape=replace(own.model.shape, num_layers=layers)))
+    assert not errors(check_trial(own))
+    found = search(own, given=list(fields))
+    assert found.fitting
+    for row in random.Random(3).sample(range(found.fitting), min(20, found.fitting)):
+        placed = found.overrides(row)
+        assert all(placed[name] == value for name, value in fields.items() if value is not None)
+        trial = laid_out(own, placed)
+        assert errors(check_trial(trial)) == [] and estimate(trial).fits, placed
+        if fields.get("parallelism.expert_tensor", 1) is None:
+            assert trial.parallelism.expert_tensor == trial.parallelism.tensor
+
+
 def test_the_columns_are_what_the_estimate_says(hy3: Trial) -> None:
     found = search(hy3)
     row = found.order("seconds")[0]

@@ -172,3 +172,34 @@ def draw_all(page: Any) -> None:
     for i in range(figures.count()):
         figures.nth(i).scroll_into_view_if_needed()
         figures.nth(i).locator(TRACE).first.wait_for(state="attached")
+
+
+def test_curves_are_drawn_against_hours_and_back(quickstart: Study, open_page: Open) -> None:
+    page = open_page(write_page(quickstart.directory, now=START + 900))
+    plot = page.locator("[data-figure=curve-score]")
+    plot.scroll_into_view_if_needed()
+    plot.locator(TRACE).first.wait_for(state="attached")
+    reach = (
+        "Math.max(...document.querySelector('[data-figure=curve-score]').data.flatMap((t) => t.x.filter((x) => x > 0)))"
+    )
+    assert page.evaluate(reach) == 40
+    page.locator("#against").select_option("hours")
+    assert page.evaluate(reach) != 40
+    assert "hours" in (plot.locator(".xtitle").text_content() or "")
+    page.locator("#against").select_option("step")
+    assert page.evaluate(reach) == 40
+
+
+def test_the_search_is_drawn(make_study: MakeStudy, open_page: Open) -> None:
+    study = make_study()
+    for i in range(12):
+        point = {"algorithm": ("grpo", "rloo")[i % 2], "trainer.learning_rate": (i + 1) / 1e4, "rollout.n": 2 + i}
+        study.trial(point, steps=4, best=0.5 + i / 40)
+    page = open_page(write_page(study.directory, now=START + 9000))
+    for name in ("history", "importances", "parallel", "choice-0", "contour", "timeline"):
+        plot = page.locator(f"[data-figure={name}]")
+        plot.scroll_into_view_if_needed()
+        plot.locator(".main-svg").first.wait_for(state="attached")
+    assert "PED-ANOVA" in page.locator("figure", has=page.locator("[data-figure=importances]")).inner_text()
+    assert page.locator("[data-figure=importances] .bars .point").count() == 3
+    assert page.locator("[data-figure=contour] .contourlayer").count() == 1

@@ -169,7 +169,7 @@ def test_every_figure_has_its_data(quickstart: Study) -> None:
     plots = [a["data-figure"] for a in parsed.all("div") if "data-figure" in a]
     assert plots == [
         "curve-objective", "curve-score", "curve-entropy", "curve-grad_norm", "curve-response", "curve-probs_diff",
-        "curve-throughput", "scatter-1",
+        "curve-throughput", "choice-0", "scatter-1", "timeline", "ends",
     ]  # fmt: skip
     assert set(plots) == set(parsed.data["figures"])
     for name in plots:
@@ -268,7 +268,7 @@ def test_a_study_in_which_nothing_completed(make_study: MakeStudy) -> None:
     assert parsed.has("a", href="#failures")
     failures = parsed.text("section", id="failures")
     for cause in Cause:
-        if cause not in (Cause.COMPLETED, Cause.PRUNED, Cause.CANCELLED):
+        if cause not in (Cause.COMPLETED, Cause.PRUNED, Cause.RUNG, Cause.CANCELLED):
             assert f"line {cause}" in failures
     assert "line pruned" not in failures
 
@@ -314,7 +314,7 @@ def test_text_from_others_is_only_ever_text(hostile: Study) -> None:
         "html", "head", "meta", "title", "style", "body", "a", "div", "header", "h1", "h2", "h3", "h4", "p", "span",
         "code", "time", "nav", "ul", "li", "main", "section", "article", "dl", "dt", "dd", "pre", "button", "details",
         "summary", "table", "caption", "thead", "tbody", "tr", "th", "td", "fieldset", "legend", "label", "input",
-        "figure", "figcaption", "footer", "noscript", "script",
+        "figure", "figcaption", "footer", "noscript", "script", "select", "option", "strong",
     }  # fmt: skip
     assert len(parsed.all("script")) == 3
     assert not parsed.all("img")

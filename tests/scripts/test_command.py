@@ -82,6 +82,27 @@ WRONG = [
       for n, cure in ((0, "at least 1"), (-3, "at least 1"), ("abc", "a whole number"))),
     (f"{STAGES} \"+{CONFIG}.pipeline_model_parallel_layout='Et*5|t*5|t*5|t*5|t*4|t*4|t*4|t*2L'\"",
      f"{CONFIG}.pipeline_model_parallel_layout", "error", "Et*4|t*4", "start"),
+    (f"{ACTOR}.megatron.dtype=float32", f"{ACTOR}.megatron.dtype", "error", "bfloat16", "start"),
+    (f"{CONFIG}.attention_backend=flsh", f"{CONFIG}.attention_backend", "error", "flash", "start"),
+    (f"+{CONFIG}.tensor_model_parallel_size=2", f"{CONFIG}.tensor_model_parallel_size", "error",
+     f"{ACTOR}.megatron.tensor_model_parallel_size", "start"),
+    (f"{ROLLOUT}.name=vlmm", f"{ROLLOUT}.name", "error", "vllm", "start"),
+    (f"+{ROLLOUT}.engine_kwargs.sglang.foo=1", f"{ROLLOUT}.engine_kwargs.sglang.foo", "warning", "leave it out",
+     "never"),
+    (f"{ROLLOUT}.max_model_len=2048", f"{ROLLOUT}.max_model_len", "error", "3048", "never"),
+    (f"{ROLLOUT}.pipeline_model_parallel_size=2", f"{ROLLOUT}.pipeline_model_parallel_size", "error", "leave", "start"),
+    ("trainer.logger=[consol]", "trainer.logger", "error", "console", "start"),
+    *((f"{key}=null", key, "error", "give one", "start")
+      for key in (f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.megatron.tensor_model_parallel_size",
+                  "trainer.logger", "data.val_files")),
+    ("critic.enable=True", "critic.enable", "error", "leave it out", "never"),
+    ("algorithm.adv_estimator=gae critic.enable=False", "critic.enable", "error", "leave it out", "update"),
+    (f"{ACTOR}.use_dynamic_bsz=False {ACTOR}.ppo_micro_batch_size_per_gpu=1",
+     f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "error", "=1", "compose"),
+    ("reward.reward_manager.name=dapo +reward.reward_kwargs.overlong_buffer_cfg.enable=True "
+     "+reward.reward_kwargs.overlong_buffer_cfg.len=400 +reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1",
+     "reward.reward_kwargs.max_resp_len", "error", "max_resp_len=2048", "rollout"),
+    ("+reward.bogus=1", "reward.bogus", "error", "mend", "never"),
 ]  # fmt: skip
 
 

@@ -198,7 +198,7 @@ def test_a_profile_has_no_problem_of_its_own(name: str, tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "mine.yaml").write_text(take(HEADERS[name][0]).text)
     overrides = ["cluster=mine", "model=qwen2_5_0_5b", "parallelism=fsdp2", "rollout=vllm", "data=dapo_math",
-                 "reward=by_data_source", "trainer=hy3", "rollout.tensor=2"]  # fmt: skip
+                 "reward=rule", "trainer=hy3", "rollout.tensor=2"]  # fmt: skip
     trial = Composer([tmp_path]).compose(overrides).trial
     found = [p for p in errors(check_trial(trial)) if p.key.startswith("cluster.") and "memory" not in p.key]
     assert found == []

@@ -100,6 +100,25 @@ def test_a_real_trial_outlives_its_controller_and_learns(study: Path) -> None:
     assert left_over(study) == []
 
 
+def test_the_better_of_two_trials_is_promoted(study: Path) -> None:
+    """Both stop after step 2; one goes on from its checkpoint, along the learning rate's schedule of all four steps."""
+    space = "trainer.learning_rate=choice(1e-3,1e-4)"
+    promote = ("study.promote.min_steps=2", "study.promote.reduction_factor=2", "study.max_parallel=2")
+    steps = ("trainer.total_steps=4", "trainer.save_every=2", "trainer.validate_every=-1")
+    controller = start("-m", space, *promote, *steps, "verl.actor_rollout_ref.actor.optim.lr_scheduler_type=cosine")
+    out, _ = controller.communicate(timeout=LIMIT_S)
+    assert controller.returncode == 0, out
+    trials = json.loads(ask("status", "outputs/smoke", "--json").stdout)["trials"]
+    assert sorted((t["cause"], t["attempts"], t["step"]) for t in trials) == [("completed", 2, 4), ("rung", 1, 2)]
+    [best] = [t for t in trials if t["cause"] == "completed"]
+    [path] = study.glob(f"trials/{best['number']:04d}-*")
+    rows = [[json.loads(line) for line in (path / "attempts" / n / "metrics.jsonl").open()] for n in ("1", "2")]
+    assert [[row["step"] for row in attempt] for attempt in rows] == [[1, 2], [3, 4]]
+    rates = [row["data"]["actor/lr"] for attempt in rows for row in attempt]
+    assert sorted(rates, reverse=True) == rates and len(set(rates)) == 4, "one schedule, over both attempts"
+    assert left_over(study) == []
+
+
 def test_a_cancelled_trial_leaves_nothing_running(study: Path) -> None:
     controller = start("trainer.total_steps=50")
     wait_for(lambda: len(left_over(study)) > 3)

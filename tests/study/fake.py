@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hysweep.launch import Busy, JobState, JobStatus, Refused
 from hysweep.launch.slurm import setting_of
-from hysweep.track import AttemptDirectory, Cause, Claim, End
+from hysweep.track import AttemptDirectory, Cause, Claim, End, checkpoint_step
 
 Curve = Callable[[dict, int], list[float]]  # (point, attempt) -> the score of each step
 
@@ -19,6 +19,7 @@ class FakeLauncher:
 
     `nodes` are blamed for it; the first `busy_for` submissions come at a bad time, and all are refused if `refuses`,
     or those that `refuses_job` has a word against.
+    A job that has a step to stop at does, with a checkpoint, and the next attempt goes on from there.
     A job waits for `queued_for` looks; with `can_hold` for longer, where it is told to.
     """
 
@@ -60,7 +61,7 @@ class FakeLauncher:
         id = str(attempt.path)
         if attempt.claim(Claim("fake", 1, time.time())):
             self.submitted.append(id)
-            self.jobs[id] = 0
+            self.jobs[id] = max(0, checkpoint_step(attempt.trial.checkpoints))
             self.waits[id] = self.queued_for
         self.most_at_once = max(self.most_at_once, len(self._alive()))
         return id
@@ -103,12 +104,16 @@ class FakeLauncher:
         trial, number = attempt.trial, attempt.number
         scripted = self.ends.get((trial.number, number))
         curve = self.curve(trial.point(), number)
-        step = self.jobs[id]
-        if step < len(curve) and not (scripted and step >= 2):
+        step, stop = self.jobs[id], (attempt.job() or {}).get("stop_step")
+        if step < (stop or len(curve)) and not (scripted and step >= 2):
             with open(attempt.metrics_file, "a") as file:
                 file.write(json.dumps({"step": step + 1, "data": {"critic/score/mean": curve[step]}}) + "\n")
             self.jobs[id] += 1
             return JobState(JobStatus.RUNNING)
+        if step == stop:
+            attempt.trial.checkpoints.mkdir(exist_ok=True)
+            (attempt.trial.checkpoints / "latest_checkpointed_iteration.txt").write_text(f"{stop}")
+            scripted = scripted or Cause.RUNG
         self._finish(id, scripted or Cause.COMPLETED)
         return JobState(JobStatus.ENDED)
 

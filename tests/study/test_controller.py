@@ -12,7 +12,7 @@ import pytest
 from hysweep.compose import Composer
 from hysweep.schema import BadInput
 from hysweep.study import controller as controller_module
-from hysweep.study import define
+from hysweep.study import define, load_definition
 from hysweep.study.controller import Controller
 from hysweep.study.pruners import bar_of
 from hysweep.track import Cause, Claim, End, Status, StudyDirectory
@@ -221,6 +221,40 @@ def test_all_attempts_of_a_trial_are_one_run_in_wandb(composer: Composer) -> Non
     assert first == again != other and len({first, other, *second}) == 4
 
 
+def test_a_run_in_wandb_has_names_tags_and_a_place_of_its_own(composer: Composer) -> None:
+    """Cases 39 and 41: names of at most 128 characters, told apart; an offline run lies beside its attempt."""
+    long = "s" * 100
+    directory = begin(composer, "tracking=wandb_offline", "tracking.tags=[mine]", "rollout.n=2,4", f"study.name={long}")
+    finish(directory, FakeLauncher(rising, {}))
+    envs = {t.number: (t.attempt(1), t.attempt(1).job()) for t in directory.trials()}
+    names = [next(o for o in job["overrides"] if "experiment_name" in o) for _, job in envs.values()]
+    assert len(set(names)) == 2
+    for attempt, job in envs.values():
+        env = job["env"]
+        assert env["WANDB_MODE"] == "offline" and env["WANDB_DIR"] == str(attempt.path.absolute())
+        assert env["WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL"] == "1" and env["WANDB_JOB_TYPE"] == "trial"
+        assert "mine" in env["WANDB_TAGS"].split(",") and "rollout.n" in env["WANDB_NOTES"]
+        assert all(len(env[f"WANDB_{name}"]) <= 128 for name in ("RUN_ID", "RUN_GROUP"))
+    assert all(len(name.partition("=")[2]) <= 128 for name in names)
+
+
+def test_no_key_of_the_environment_is_written_anywhere(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hysweep.report import read_study, write_page
+    from hysweep.report.export import export
+
+    secrets = {n: f"planted-{n.lower()}" for n in ("WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD")}
+    for name, secret in secrets.items():
+        monkeypatch.setenv(name, secret)
+    directory = begin(composer, "tracking=wandb", "rollout.n=2,4")
+    finish(directory, FakeLauncher(rising, {(0, 1): Cause.PREEMPTED}))
+    write_page(directory)
+    export(read_study(directory), "csv", directory.path / "export")
+    files = [f for f in directory.path.rglob("*") if f.is_file()]
+    assert len(files) > 20
+    found = [(f, n) for f in files for n, secret in secrets.items() if secret.encode() in f.read_bytes()]
+    assert found == []
+
+
 def test_a_busy_scheduler_is_asked_again_and_a_refusal_is_final(composer: Composer) -> None:
     busy = begin(composer, "study.name=busy", "rollout.n=2,4")
     fake = FakeLauncher(rising, busy_for=3)
@@ -418,6 +452,35 @@ def test_the_bar_is_that_of_optuna(kept: float, direction: str) -> None:
 def test_a_sweep_file_with_named_points_can_be_pinned(composer: Composer) -> None:
     definition = define(composer.compose(["sweep=quickstart", "algorithm=grpo"]))
     assert definition.study.enqueue == [{"trainer.learning_rate": 1e-3}]
+
+
+NULLS = {
+    "list": ["trainer.checkpoints_kept=null,2"],
+    "tpe": ["trainer.checkpoints_kept=null,2", "study.sampler=tpe"],
+    "file": ["space={trainer.checkpoints_kept: [2, null]}"],
+    "condition": [
+        "space={trainer.checkpoints_kept: [{when: 'rollout.n == 4', in: [null, 2]}, {in: [3]}]}",
+        "rollout.n=4",
+    ],
+    "zip": [
+        "space={zip: [{trainer.checkpoints_kept: null, rollout.n: 2}, {trainer.checkpoints_kept: 2, rollout.n: 4}]}"
+    ],
+}
+
+
+@pytest.mark.parametrize("space", NULLS.values(), ids=NULLS)
+def test_a_null_is_a_value_like_another(composer: Composer, space: list[str]) -> None:
+    """On a command line, in a sweep file, and in study.yaml, which each controller reads again."""
+    overrides = [*space, "study.n_trials=2"]
+    directory = begin(composer, *overrides)
+    assert load_definition(directory, composer).space == define(composer.compose(overrides)).space
+    fake = FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2
+    kept = [t.point()["trainer.checkpoints_kept"] for t in directory.trials()]
+    assert sorted(kept, key=str) == [2, None]
 
 
 def test_foreign_lines_in_the_journal_are_dropped(composer: Composer) -> None:

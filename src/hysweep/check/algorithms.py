@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 from hysweep.compile import (
     ONLY_V0,
+    OWN,
+    is_own,
     keys_of,
     overlong_buffer_len,
+    registered_names,
+    resolve,
     uses_v1,
 )
-from hysweep.schema import Problem, Severity, Stage, Trial
+from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 # Estimators that compare the samples of one prompt (verl/trainer/ppo/core_algos.py: those that take `index`).
 OF_GROUPS = (
@@ -124,7 +130,7 @@ def trainer_knows_algorithm(t: Trial) -> Iterator[Problem]:
         ("adv_estimator", a.adv_estimator, keys.adv_estimators),
         ("loss_mode", a.loss_mode, keys.policy_losses),
     ):
-        if value not in known:
+        if value not in known and not is_own(t, f"algorithm.{key}"):  # the next rule looks into the plug-in
             yield Problem(
                 f"algorithm.{key}",
                 value,
@@ -132,13 +138,14 @@ def trainer_knows_algorithm(t: Trial) -> Iterator[Problem]:
                 f"choose a newer trainer.verl, or one of {', '.join(known)}",
                 Stage.UPDATE,
             )
-    if a.use_filter_groups and ("algorithm.filter_groups.enable" not in keys.defaults or not uses_v1(t)):
+    is_recipe = t.trainer.entry != "main_ppo"  # which brings a trainer of its own
+    if a.use_filter_groups and ("algorithm.filter_groups.enable" not in keys.defaults or not (uses_v1(t) or is_recipe)):
         who = f"verl {t.trainer.verl}" if uses_v1(t) else "verl's older trainer"
         yield Problem(
             "algorithm.use_filter_groups",
             True,
             f"{who} does not replace groups: it would train on all of them",
-            "set it false, or choose trainer.verl=0.9.1 and an algorithm of the V1 trainer",
+            "set it false, or choose trainer.verl=0.9.1 and an algorithm of V1, or a recipe as trainer.entry",
             Stage.NEVER,
         )
     if a.loss_mode == "gspo" and keys.version.startswith("0.9.0.dev") and a.loss_agg_mode != "seq-mean-token-mean":
@@ -149,6 +156,42 @@ def trainer_knows_algorithm(t: Trial) -> Iterator[Problem]:
             "give seq-mean-token-mean, or choose trainer.verl=0.9.1",
             Stage.NEVER,
         )
+
+
+def plugin_has_algorithm(t: Trial) -> Iterator[Problem]:
+    """The file must register the names that are not verl's: read, not run."""
+    a = t.algorithm
+    if a.plugin is None:
+        return
+    path = Path(resolve(a.plugin))
+    if not path.is_file():
+        if t.cluster.launcher == "local":
+            yield Problem("algorithm.plugin", a.plugin, "there is no such file", f"looked for {path}", Stage.START)
+        return
+    try:
+        module = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError, OSError) as e:
+        yield Problem("algorithm.plugin", a.plugin, f"is no Python that can be read: {e}", "mend it", Stage.START)
+        return
+    for key, value, decorator in (
+        ("adv_estimator", a.adv_estimator, "register_adv_est"),
+        ("loss_mode", a.loss_mode, "register_policy_loss"),
+    ):
+        own = sorted(registered_names(module, decorator))
+        if is_own(t, f"algorithm.{key}") and value not in own:
+            why = f"is none of verl's, and {a.plugin} registers none of this name"
+            cure = suggest(value, own) if own else f'put @{decorator}("{value}") before a function there'
+            yield Problem(f"algorithm.{key}", value, why, cure, Stage.UPDATE)
+    if a.adv_estimator not in OWN["algorithm.adv_estimator"] or a.loss_mode not in OWN["algorithm.loss_mode"]:
+        return
+    yield Problem(
+        "algorithm.plugin",
+        a.plugin,
+        "is loaded, and neither algorithm.adv_estimator nor algorithm.loss_mode names what is in it",
+        "name it there, or leave it out",
+        Stage.NEVER,
+        Severity.WARNING,
+    )
 
 
 def estimator_gets_what_it_needs(t: Trial) -> Iterator[Problem]:

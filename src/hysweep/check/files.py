@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from hysweep.check.numbers import is_short
+from hysweep.check.rewards import function_problems
 from hysweep.compile import (
     expand,
     resolve,
@@ -50,8 +51,18 @@ def files_exist(t: Trial) -> Iterator[Problem]:
             and not Path(resolve(name)).exists()
         ):
             yield Problem(key, name, "there is no such file", f"looked for {resolve(name)}", Stage.START)
-        if key.startswith("data.") and Path(name).suffix not in (".parquet", ".json", ".jsonl"):
-            yield Problem(key, name, "verl reads .parquet, .json and .jsonl", "convert it first", Stage.START)
+        if (
+            key.startswith("data.")
+            and t.data.reader == "verl"
+            and Path(name).suffix not in (".parquet", ".json", ".jsonl")
+        ):
+            yield Problem(
+                key,
+                name,
+                "verl reads .parquet, .json and .jsonl",
+                "hysweep data convert makes one, or set data.reader=arrow",
+                Stage.START,
+            )
 
 
 def _found(names: list[str]) -> list[str]:
@@ -60,32 +71,13 @@ def _found(names: list[str]) -> list[str]:
 
 
 def reward_function_is_there(t: Trial) -> Iterator[Problem]:
-    """The file must define the function: read, not run."""
+    """The file must define the function: read, not run. That there is a file, `files_exist` says."""
     path = t.reward.function_path
-    if path is None or path.startswith(("embedded:", "pkg://")) or not Path(resolve(path)).is_file():
+    if path is None or path.startswith(("embedded:", "pkg://")):
         return
-    try:
-        tree = ast.parse(Path(resolve(path)).read_text(encoding="utf-8"))
-    except (SyntaxError, ValueError, OSError) as e:
-        yield Problem("reward.function_path", path, f"is no Python that can be read: {e}", "mend it", Stage.ROLLOUT)
-        return
-    names = [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
-    names += [
-        target.id
-        for n in tree.body
-        if isinstance(n, ast.Assign)
-        for target in n.targets
-        if isinstance(target, ast.Name)
-    ]
-    names += [a.asname or a.name for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names]
-    if t.reward.function_name not in names:
-        yield Problem(
-            "reward.function_name",
-            t.reward.function_name,
-            f"{path} has no such function",
-            suggest(t.reward.function_name, names) if names else "it defines none",
-            Stage.ROLLOUT,
-        )
+    for problem in function_problems("reward.function_path", path, t.reward.function_name, is_here=False):
+        is_name = "no such function" in problem.why
+        yield replace(problem, key="reward.function_name", value=t.reward.function_name) if is_name else problem
 
 
 def something_validates(t: Trial) -> Iterator[Problem]:

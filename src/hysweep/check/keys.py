@@ -42,7 +42,9 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
         if key in PLACED:
             why, cure = "is set by hysweep for each trial, by its directory", "leave it out"
             yield Problem(f"verl.{key}", value, why, cure, Stage.NEVER)
-        elif key.startswith("critic.") and t.algorithm.adv_estimator != "gae":
+        elif key == "critic.enable" and value is not None and bool(value) != (t.algorithm.adv_estimator == "gae"):
+            yield _critic_against_estimator(t, key, value)
+        elif key.startswith("critic.") and t.algorithm.adv_estimator != "gae" and not _builds_critic(t):
             yield Problem(f"verl.{key}", value, "has no effect: there is no critic", "leave it out", Stage.NEVER)
         elif key == "actor_rollout_ref.actor.clip_ratio":
             why = "has no effect: clip_ratio_low and clip_ratio_high win"
@@ -65,6 +67,18 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
     for key in ours if runs_somewhere else ():
         if key not in keys and not key.startswith(said):
             yield Problem(key, ours[key], f"verl {t.trainer.verl} has no such key", "choose another trainer.verl")
+
+
+def _builds_critic(t: Trial) -> bool:
+    """verl's need_critic: what critic.enable says, else what the estimator needs (verl/trainer/ppo/utils.py)."""
+    return bool(dict(flatten(t.verl)).get("critic.enable"))
+
+
+def _critic_against_estimator(t: Trial, key: str, value: Any) -> Problem:
+    if value:
+        why = f"builds and trains a critic whose values {t.algorithm.adv_estimator} never reads"
+        return Problem(f"verl.{key}", value, why, "leave it out", Stage.NEVER)
+    return Problem(f"verl.{key}", value, "leaves out the critic whose values gae needs", "leave it out", Stage.UPDATE)
 
 
 def fields_win(t: Trial) -> Iterator[Problem]:
@@ -161,6 +175,25 @@ def loggers_are_known(t: Trial) -> Iterator[Problem]:
     for name in t.tracking.loggers:
         if name not in known:
             yield Problem("tracking.loggers", name, "verl has no such logger", suggest(name, known), Stage.START)
+
+
+def runs_can_be_named(t: Trial) -> Iterator[Problem]:
+    """Weights & Biases refuses a project's name once the models are loaded (wandb/sdk/wandb_settings.py)."""
+    if "wandb" not in t.tracking.loggers:
+        for name, value, usual in (("entity", t.tracking.entity, None), ("mode", t.tracking.mode, "online")):
+            if value != usual:
+                why, cure = "has no effect: wandb is none of tracking.loggers", "take tracking=wandb, or leave it out"
+                yield Problem(f"tracking.{name}", value, why, cure, Stage.NEVER, Severity.WARNING)
+        return
+    project = t.tracking.project
+    odd = sorted(set(project) & set("/\\#?%:"))
+    if odd or not 0 < len(project) <= 128:
+        why = "is no name for a project of Weights & Biases" + (f": it has {' '.join(odd)}" if odd else "")
+        yield Problem("tracking.project", project, why, "take 1 to 128 characters, none of / \\ # ? % :", Stage.START)
+    for tag in t.tracking.tags:
+        if not 0 < len(tag.strip()) <= 64 or "," in tag:
+            why = "is no tag of Weights & Biases"
+            yield Problem("tracking.tags", tag, why, "take 1 to 64 characters, and no comma", Stage.START)
 
 
 def kernels_are_fused(t: Trial) -> Iterator[Problem]:

@@ -58,7 +58,7 @@ def lacks_for(trial: Trial) -> list[Problem]:
                 Stage.START,
             )
         )
-    elif have != wanted:
+    elif wanted not in (have, "installed"):
         problems.append(
             Problem(
                 "trainer.verl",

@@ -16,12 +16,18 @@ CLOSED: dict[str, tuple[tuple[str, ...], Stage]] = {
     # verl/trainer/ppo/v1/__init__.py: get_trainer_cls
     "trainer.v1.trainer_mode": (("sync", "colocate_async", "separate_async"), Stage.START),
     # verl/workers/config: the dataclasses' own checks
+    "actor_rollout_ref.actor.megatron.dtype": (("bfloat16", "float16"), Stage.START),
+    "actor_rollout_ref.ref.megatron.dtype": (("bfloat16", "float16"), Stage.START),
     "actor_rollout_ref.actor.megatron.router_replay.mode": (("disabled", "R2", "R3"), Stage.COMPOSE),
     "actor_rollout_ref.actor.optim.lr_scheduler_type": (
         ("constant", "cosine"),
         Stage.COMPOSE,
     ),
-    # Megatron-core: OptimizerParamScheduler
+    # Megatron-core: AttnBackend, OptimizerParamScheduler
+    "actor_rollout_ref.actor.megatron.override_transformer_config.attention_backend": (
+        ("flash", "fused", "unfused", "local", "auto"),
+        Stage.START,
+    ),
     "actor_rollout_ref.actor.optim.lr_decay_style": (
         ("constant", "linear", "cosine", "inverse-square-root", "WSD"),
         Stage.START,
@@ -31,6 +37,15 @@ CLOSED: dict[str, tuple[tuple[str, ...], Stage]] = {
         ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
         Stage.UPDATE,
     ),
+}
+# Sizes of the grid, which verl hands over beside the fields given by name: these win (megatron/transformer_impl.py)
+SIZES = {
+    "tensor_model_parallel_size": "tensor",
+    "pipeline_model_parallel_size": "pipeline",
+    "virtual_pipeline_model_parallel_size": "virtual_pipeline",
+    "context_parallel_size": "context",
+    "expert_model_parallel_size": "expert",
+    "expert_tensor_parallel_size": "expert_tensor",
 }
 # verl/trainer/config/config.py: CheckpointConfig. A name that it does not know is saved by nobody.
 CONTENTS = ("model", "optimizer", "extra", "hf_model")
@@ -83,6 +98,10 @@ def transformer_fields_exist(t: Trial) -> Iterator[Problem]:
             close = nearest(name, sorted(KNOWN))
             cure = f"did you mean {' or '.join(close)}?" if close else "leave it out"
             yield Problem(key, value, "is no field of Megatron's TransformerConfig", cure, Stage.START)
+        elif name in SIZES and value != getattr(t.parallelism, SIZES[name]):
+            why = "wins over the size that the ranks are laid out by, and the layers are built for other ranks"
+            cure = f"leave it out, and set parallelism.{SIZES[name]}"
+            yield Problem(key, value, why, cure, Stage.START)
 
 
 def checkpoints_are_whole(t: Trial) -> Iterator[Problem]:
@@ -121,9 +140,16 @@ def passed_values_are_legal(t: Trial) -> Iterator[Problem]:
                 f"give rollout.max_num_batched_tokens={longest}, or leave it out",
                 Stage.START,
             )
-    if passed.get(f"{rollout}.pipeline_model_parallel_size", 1) != 1:
+    stages = passed.get(f"{rollout}.pipeline_model_parallel_size", 1)
+    if stages != 1:
         why = "no engine of verl's has pipeline ranks"
-        yield Problem(f"verl.{rollout}.pipeline_model_parallel_size", "", why, "leave it out", Stage.START)
+        yield Problem(f"verl.{rollout}.pipeline_model_parallel_size", stages, why, "leave it out", Stage.START)
+    engine = passed.get(f"{rollout}.name", t.rollout.engine)
+    for key, value in passed.items():
+        other = key.removeprefix(f"{rollout}.engine_kwargs.").partition(".")
+        if key.startswith(f"{rollout}.engine_kwargs.") and other[2] and other[0] != engine:
+            why = f"has no effect: the engine is {engine}"
+            yield Problem(f"verl.{key}", value, why, "leave it out", Stage.NEVER, Severity.WARNING)
     for name, least in (
         ("prompt_length", t.trainer.max_prompt_length),
         ("response_length", t.trainer.max_response_length),

@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from hysweep.check import algorithms, batches, files, keys, memory, passed, rollout, site, stages, topology
+from hysweep.check import (
+    algorithms,
+    batches,
+    data,
+    files,
+    keys,
+    memory,
+    passed,
+    rewards,
+    rollout,
+    site,
+    stages,
+    topology,
+)
 from hysweep.compile import keys_of
 from hysweep.schema import BadInput, Problem, Severity, Trial
 
@@ -40,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     batches.checkpoints_are_made,
     algorithms.ranges_are_usual,
     keys.loggers_are_known,
+    keys.runs_can_be_named,
     passed.passed_values_are_legal,
     passed.closed_sets_are_kept,
     passed.async_trainer_is_whole,
@@ -69,6 +83,12 @@ RULES: tuple[Rule, ...] = (
     files.something_trains,
     files.files_exist,
     files.reward_function_is_there,
+    algorithms.plugin_has_algorithm,
+    rewards.routes_are_readable,
+    rewards.servers_can_be_started,
+    rewards.one_reward_is_asked,
+    rewards.reward_model_is_served,
+    data.rows_are_sound,
     keys.passed_keys_exist,
     keys.fields_win,
     keys.versions_fit,

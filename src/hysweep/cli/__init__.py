@@ -216,6 +216,122 @@ def layouts(
     sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], sort, top, any_nodes, sweep, as_json))
 
 
+@hysweep.group(
+    cls=Verbs, epilog="Example: hysweep data convert questions.csv -o data/train.parquet --prompt question ..."
+)
+def data() -> None:
+    """Make files that verl reads, of known sets or of your own, and look at them before a job does."""
+
+
+@data.command(epilog="Example: hysweep data prepare dapo_math_17k -o data")
+@click.argument("name", required=False)
+@click.option("--from", "source", metavar="SRC", help="A local copy of it: a directory or a file. Else from the hub.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Where its files go; else $DATA_DIR, else data.")  # fmt: skip
+@click.option("--keep-repeats", is_flag=True, help="Rows that the set repeats stay.")
+@click.option("--force", is_flag=True, help="Write over files that are there.")
+@JSON
+def prepare(
+    name: str | None, source: str | None, output: Path | None, keep_repeats: bool, force: bool, as_json: bool
+) -> None:
+    """Make the files of a known set (without a NAME: list them), as the data= options expect them."""
+    from hysweep.cli.data import prepare as answer
+
+    sys.exit(answer(name, source, output, keep_repeats, force, as_json))
+
+
+@data.command(
+    epilog="Example: hysweep data convert 'shards/*.arrow' -o data/train.parquet --prompt '{question} Think first.' "
+    "--answer solution --data-source my/math"
+)
+@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="FILE.parquet")
+@click.option("--prompt", metavar="COLUMN", help="A column of text or chat messages; or a text with {column} in it.")
+@click.option("--answer", metavar="COLUMN", help="The ground truth: a column, or a text with {column} in it.")
+@click.option("--answer-regex", metavar="RE", help="What of the answer counts: its first group.")
+@click.option("--boxed", is_flag=True, default=None, help="Of the answer what stands in its last \\boxed{}.")
+@click.option("--system", metavar="TEXT", help="A system message before each prompt.")
+@click.option("--data-source", metavar="TEXT", help="What the reward is chosen by; {column} is filled in.")
+@click.option("--ability", metavar="TEXT", help="A label; {column} is filled in.")
+@click.option("--extra", metavar="COLUMN,...", help="Columns to keep in extra_info.")
+@click.option("--mapping", type=click.Path(path_type=Path), metavar="FILE", help="A YAML file of the same; flags win.")
+@click.option("--split", metavar="NAME", help="Which split, of a set that has several.")
+@click.option("--config", metavar="NAME", help="Which configuration, of a set of a hub that has several.")
+@click.option("--unique", is_flag=True, help="Leave out rows whose prompt was there before.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N rows alone.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Cores to use; else all.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@JSON
+def convert(
+    sources: tuple[str, ...],
+    output: Path,
+    mapping: Path | None,
+    split: str | None,
+    config: str | None,
+    unique: bool,
+    limit: int | None,
+    workers: int | None,
+    force: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Make one parquet file for verl of any set: Arrow, JSON, JSONL, CSV, parquet; files, patterns, hub ids."""
+    from hysweep.cli.data import convert as answer
+
+    asked = {name: value for name, value in given.items() if value is not None}
+    if "extra" in asked:
+        asked["extra"] = tuple(asked["extra"].split(","))
+    sys.exit(answer(sources, output, asked, mapping, split, config, unique, limit, workers, force, as_json))
+
+
+@data.command(
+    "check", epilog="Example: hysweep data check data/train.parquet --val data/test.parquet trainer=hy3 model=hy3"
+)
+@click.argument("words", metavar="[FILE...] [OVERRIDES...]", nargs=-1)
+@click.option("--val", multiple=True, metavar="FILE", help="A file to validate with; again.")
+@click.option("--no-tokenizer", is_flag=True, help="Do not count tokens, which takes longest.")
+@CONFIG_DIR
+@JSON
+def check_data(
+    words: tuple[str, ...], val: tuple[str, ...], no_tokenizer: bool, config_dirs: tuple[str, ...], as_json: bool
+) -> None:
+    """Look at every row of files to train on, for the trial that the overrides describe (its files without a FILE)."""
+    from hysweep.cli.data import check as answer
+
+    sys.exit(answer(words, val, no_tokenizer, [Path(d) for d in config_dirs], as_json))
+
+
+@hysweep.group(cls=Verbs, epilog="Example: hysweep reward try math data/train.parquet")
+def reward() -> None:
+    """Look at what scores answers, before it scores a trial's."""
+
+
+@reward.command(
+    "try", epilog="Example: hysweep reward try my_reward.py:score data/train.parquet --answers answers.jsonl"
+)
+@click.argument("name", metavar="REWARD")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--n", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Rows, from all over FILE."
+)
+@click.option("--answers", type=click.Path(path_type=Path), metavar="FILE",
+              help="A line a row: text, or JSON with row and answer. Else made of the ground truths.")  # fmt: skip
+@click.option("--seed", default=0, type=int, metavar="N", help="Of which rows.")
+@CONFIG_DIR
+@JSON
+def try_(
+    name: str, file: Path, n: int, answers: Path | None, seed: int, config_dirs: tuple[str, ...], as_json: bool
+) -> None:
+    """Score answers to rows of FILE: the scores by kind of answer, the time of a row, and what fails.
+
+    REWARD is a ready one (exact_match, math, format, length, code, json_schema), verl (its routing), FILE.py:FUNCTION,
+    a URL, or overrides of a trial in quotes, as 'reward=router reward.routes={mine: math}'.
+    """
+    from hysweep.cli.reward import try_reward
+
+    sys.exit(try_reward(name, file, n, answers, seed, [Path(d) for d in config_dirs], as_json))
+
+
 @hysweep.command(epilog="Example: hysweep status outputs/quickstart")
 @JSON
 @STUDY
@@ -224,6 +340,27 @@ def status(directory: Path, as_json: bool) -> None:
     from hysweep.cli.study import status as answer
 
     answer(directory, as_json)
+
+
+@hysweep.command(epilog="Example: hysweep watch outputs/quickstart")
+@STUDY
+@click.option(
+    "--every",
+    "interval_s",
+    type=click.FloatRange(0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often it looks.",
+)
+def watch(directory: Path, interval_s: float) -> None:
+    """Watch a study that others drive: a live table with keys to sort, to open a trial's log, to cancel a trial.
+
+    Without a terminal it prints a line for each change, until nothing is under way any more.
+    """
+    from hysweep.cli.watch import watch as answer
+
+    sys.exit(answer(directory, interval_s))
 
 
 @hysweep.command(epilog="Example: hysweep logs outputs/quickstart 3 --follow")
@@ -301,6 +438,70 @@ def report(directory: Path, as_json: bool) -> None:
     from hysweep.cli.study import report as answer
 
     answer(directory, as_json)
+
+
+@hysweep.command(epilog="Example: hysweep export outputs/quickstart --format parquet")
+@STUDY
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["csv", "parquet", "json"]),
+    default="csv",
+    show_default=True,
+    help="Of the files.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="TARGET",
+    help="Where to; else DIR/export.",
+)
+@JSON
+def export(directory: Path, format_: str, output: Path | None, as_json: bool) -> None:
+    """Write trials, metrics and ledger of a study as tables for other programs. docs/export.md has every column."""
+    from hysweep.cli.export import export as answer
+
+    answer(directory, format_, output, as_json)
+
+
+@hysweep.group("wandb", cls=Verbs, epilog="Example: hysweep wandb sync outputs/quickstart")
+def wandb_() -> None:
+    """Weights & Biases: send what was written offline, build a report there."""
+
+
+@wandb_.command(epilog="Example: hysweep wandb sync outputs/quickstart --dry-run")
+@STUDY
+@click.option("--dry-run", is_flag=True, help="Say what would be sent; asks nobody.")
+@JSON
+def sync(directory: Path, dry_run: bool, as_json: bool) -> None:
+    """Send each trial that has ended as one run, its attempts merged, and the study as a run of its own.
+
+    What arrived is compared with what was sent. A second time sends what is new.
+    """
+    from hysweep.cli.wandb import sync_study as answer
+
+    sys.exit(answer(directory, dry_run, as_json))
+
+
+@wandb_.command("report", epilog="Example: hysweep wandb report outputs/quickstart")
+@STUDY
+@click.option("--offline", is_flag=True, help="Write it as JSON into the study's directory instead.")
+@JSON
+def wandb_report(directory: Path, offline: bool, as_json: bool) -> None:
+    """Save a report of a study at W&B: leaderboard, curves, search, failures. Again changes the same report."""
+    from hysweep.cli.wandb import report as answer
+
+    sys.exit(answer(directory, offline, as_json))
+
+
+@hysweep.command(epilog="Example: hysweep explain cuda_oom")
+@click.argument("cause", required=False, metavar="[CAUSE]", shell_complete=lambda *a: _causes(*a))
+def explain(cause: str | None) -> None:
+    """Say what a cause of failure means, where to look and what to do; without CAUSE, which there are."""
+    from hysweep.cli.explain import explain as answer
+
+    answer(cause)
 
 
 @hysweep.command("import", epilog="Example: hysweep import run_grpo.sh -o conf/experiment/my_grpo.yaml")
@@ -467,6 +668,12 @@ def _studies(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
     found = [str(p.parent) for p in Path("outputs").glob("*/study.yaml")]
     return [CompletionItem(p) for p in found if p.startswith(incomplete)] or [CompletionItem(incomplete, type="dir")]
+
+
+def _causes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from hysweep.report.explaining import EXPLAINED
+
+    return [cause for cause in EXPLAINED if cause.startswith(incomplete)]
 
 
 def _trials(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -87,12 +87,15 @@ def _cure(trial: Trial, found: Found, given: Collection[str]) -> str:
     """What may help where no layout is both legal and fits."""
     from hysweep.layouts.search import FIELDS
 
-    if not found.legal:
-        return "none is legal; `hysweep check` says why"
     held = [field for field, _ in FIELDS.values() if field in given]
+    other = [f"leave out {' or '.join(held)}"] if held else []
+    if not found.legal:
+        if errors(check_trial(trial, without=[memory_fits])):
+            return "none is legal; `hysweep check` says why"
+        return "; or ".join(["none is legal of those that are looked at", *(other or ["take another cluster.nodes"])])
     short = [verdict.group for verdict in estimate(trial).verdicts if not verdict.fits]
-    cures = [f"leave out {' or '.join(held)}"] if held else []
-    return "; or ".join([*cures, *(cure_of(trial, group) for group in short), "more cluster.nodes"])
+    cures = list(dict.fromkeys(cure_of(trial, group) for group in short))  # each is short by itself: all are needed
+    return "; or ".join([*other, *([" and ".join(cures)] if cures else []), "more cluster.nodes"])
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.live import Live
 
 from hysweep.cli.address import study_at, trial_at
+from hysweep.cli.watch import REFRESH_S, opened
 from hysweep.compose import Composer
 from hysweep.report import (
     StudyRecord,
-    change_lines,
     leaderboard,
     live_table,
     ranking,
@@ -35,8 +33,6 @@ from hysweep.study.detach import detach_here, detach_to_slurm, requeue
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
 from hysweep.study.storage import Unreachable
 from hysweep.track import Cause, StudyDirectory, read_json
-
-REFRESH_S = 1.0
 
 
 def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = False, as_job: bool = False) -> int:
@@ -66,36 +62,30 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
 
 def _drive_here(controller: Controller) -> int:
     directory, console = controller.directory, Console()
-    is_live = sys.stdout.isatty() and not console.is_dumb_terminal
     record = read_study(directory)
-    live = Live(console=console, auto_refresh=False, transient=True) if is_live else None
     with _signals() as asked:
         try:
-            with live or nullcontext():
+            with opened(directory, record) as screen:
                 drawn, trouble = 0.0, ""
+                screen.show(record)
                 while True:
                     try:
                         goes_on = controller.tick()
                         trouble = ""
                     except Unreachable as e:
                         if str(e) != trouble:
-                            click.echo(f"{e}; asking again", err=True)
+                            screen.say(f"{e}; asking again")
                         goes_on, trouble = True, str(e)
                     if time.monotonic() - drawn >= REFRESH_S or not goes_on:
-                        before, record = record, read_study(directory, previous=record)
-                        if live:
-                            live.update(live_table(record, width=console.width, height=console.height), refresh=True)
-                        else:
-                            for line in change_lines(before, record):
-                                click.echo(line)
+                        record = read_study(directory, previous=record)
+                        screen.show(record)
                         drawn = time.monotonic()
                     if not goes_on:
                         break
                     if signal.SIGUSR1 in asked:
                         return _leave_for_next_run(controller)
-                    if signal.SIGTERM in asked:
+                    if signal.SIGTERM in asked or screen.wait(controller.definition.study.poll_s):
                         raise KeyboardInterrupt
-                    time.sleep(controller.definition.study.poll_s)
         except KeyboardInterrupt:
             _say_goodbye(directory)
             return 130
@@ -155,6 +145,8 @@ def _conclude(directory: StudyDirectory, console: Console) -> int:
     for trial in record.trials:
         if trial.state.reason:
             click.echo(f"  trial {trial.number}: {trial.state.reason}", err=True)
+    if causes:
+        click.echo(f"what that means, and what to do: hysweep explain {causes[0]}", err=True)
     return 1
 
 

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf._utils import get_omega_conf_dumper
 
-from hysweep.compose import Composer
+from hysweep.compose import Composer, one_of
 from hysweep.schema import BadInput, Problem
 from hysweep.schema.override import emit
 from hysweep.track import write_text
@@ -74,7 +74,7 @@ def _text(overrides: Sequence[str], best: Sequence[Mapping[str, int | None]]) ->
     }
     if varied:
         tree["study"]["enqueue"] = [{name: layout[name] for name in varied} for layout in best]
-        tree["space"] = {name: _one_of(values[name]) for name in varied}
+        tree["space"] = {name: one_of([emit(value) for value in values[name]]) for name in varied}
     settings = {name: found[0] for name, found in values.items() if len(found) == 1} | {
         "trainer.total_steps": STEPS,
         "trainer.validate_before": False,
@@ -92,12 +92,6 @@ def _text(overrides: Sequence[str], best: Sequence[Mapping[str, int | None]]) ->
     # by OmegaConf's dumper, which puts quotes where OmegaConf would read something else
     body = yaml.dump(tree, Dumper=get_omega_conf_dumper(), sort_keys=False, allow_unicode=True, width=1000)
     return "\n".join(head) + "\n" + body
-
-
-def _one_of(values: Sequence[Any]) -> str:
-    """Hydra's choice() takes no null; its list with commas does."""
-    texts = ", ".join(map(emit, values))
-    return texts if None in values else f"choice({texts})"
 
 
 def _said(overrides: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -3,16 +3,20 @@
 from hysweep.compile.history import Moved, moved
 from hysweep.compile.keys import TrainerKeys, trainer_keys
 from hysweep.compile.pins import requirements
+from hysweep.compile.tabulate import registered_names
 from hysweep.compile.verl import (
     ONLY_V0,
+    OWN,
     PLACED,
     compile_trial,
     expand,
     flatten,
     ignored,
     is_dead,
+    is_own,
     is_shared,
     keys_of,
+    model_path,
     overlong_buffer_len,
     resolve,
     trainer_values,
@@ -22,6 +26,7 @@ from hysweep.schema.job import Job
 
 __all__ = [
     "ONLY_V0",
+    "OWN",
     "PLACED",
     "Job",
     "Moved",
@@ -31,10 +36,13 @@ __all__ = [
     "flatten",
     "ignored",
     "is_dead",
+    "is_own",
     "is_shared",
     "keys_of",
+    "model_path",
     "moved",
     "overlong_buffer_len",
+    "registered_names",
     "requirements",
     "resolve",
     "trainer_keys",

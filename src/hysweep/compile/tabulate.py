@@ -41,8 +41,8 @@ def tabulate(root: Path) -> dict[str, Any]:
     return {
         "version": (package / "version/version").read_text(encoding="utf-8").strip(),
         **_keys(package / "trainer/config"),
-        "adv_estimators": sorted(_registered(algorithms, "register_adv_est")),
-        "policy_losses": sorted(_registered(algorithms, "register_policy_loss")),
+        "adv_estimators": sorted(registered_names(algorithms, "register_adv_est")),
+        "policy_losses": sorted(registered_names(algorithms, "register_policy_loss")),
         "requires": dict(sorted(_requirements(root))),
     }
 
@@ -71,19 +71,26 @@ def installed_verl() -> Path:
 
 
 def _keys(config_dir: Path) -> dict[str, Any]:
-    # whoever composes here may be within a Hydra application: its state is put back
-    saved = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(config_dir.absolute()), version_base=None):
-            trees = {e: dict(_flat(compose("ppo_trainer", [f"model_engine={e}"]))) for e in MODEL_ENGINES}
-    finally:
-        GlobalHydra.instance().hydra = saved
+    trees = {engine: compose_flat(config_dir, "ppo_trainer", None, engine) for engine in MODEL_ENGINES}
     first, second = trees.values()
     shared = {k: v for k, v in first.items() if k in second and second[k] == v}
     return {"shared": shared} | {
         engine: {k: v for k, v in tree.items() if k not in shared} for engine, tree in trees.items()
     }
+
+
+def compose_flat(config_dir: Path, name: str, beside: Path | None, model_engine: str) -> dict[str, Any]:
+    """A configuration for an engine as dotted keys; `beside`: where the groups that it builds on lie."""
+    overrides = [f"model_engine={model_engine}"]
+    overrides += [f"hydra.searchpath=[file://{beside.absolute()}]"] if beside is not None else []
+    # whoever composes here may be within a Hydra application: its state is put back
+    saved = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config_dir.absolute()), version_base=None):
+            return dict(_flat(compose(name, overrides)))
+    finally:
+        GlobalHydra.instance().hydra = saved
 
 
 def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -101,7 +108,7 @@ def _parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def _registered(module: ast.Module, decorator: str) -> Iterator[str]:
+def registered_names(module: ast.Module, decorator: str) -> Iterator[str]:
     """The names that functions are registered under: a text, or a member of an enumeration of the same file."""
     members = {
         (c.name, target.id): statement.value.value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import typing
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -10,11 +12,13 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
+from hysweep.compile.entries import MAIN_PPO, MODULE, SEARCHPATH, entry_keys, find_entry
 from hysweep.compile.keys import TrainerKeys, trainer_keys
 from hysweep.compile.pins import requirements
 from hysweep.embedded import assets
+from hysweep.rewards import encode, read_routes
 from hysweep.schema import BadInput, Leaf, Problem, Trial, leaves, suggest
-from hysweep.schema.groups import FSDP, MEGATRON
+from hysweep.schema.groups import ESTIMATORS, FSDP, LOSSES, MEGATRON
 from hysweep.schema.job import Job
 from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, Knob
 from hysweep.schema.override import emit
@@ -22,10 +26,16 @@ from hysweep.schema.override import emit
 MODEL_ENGINE = {"fsdp2": "dp", "megatron": "megatron"}
 EMBEDDED = "embedded:"
 ENGINE = "hysweep.embedded.engine"
+PLATFORM = "hysweep.embedded.platform"  # which the engine asks for before verl has looked for plug-ins
 
 # Estimators that verl's V1 trainer cannot feed: it computes no greedy baseline, hands over no parts of the reward and
 # no sum of squared probabilities (verl/trainer/ppo/v1/trainer_base.py against verl/trainer/ppo/ray_trainer.py).
 ONLY_V0 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
+
+# Where the names of an algorithm of one's own may stand, and verl's names there.
+OWN: dict[str, tuple[str, ...]] = {"algorithm.adv_estimator": ESTIMATORS, "algorithm.loss_mode": LOSSES}
+PLUGIN = "hysweep.embedded.plugin"
+ROUTER = "pkg://hysweep.rewards.router"
 
 # What compile_trial sets for each trial, by its directory.
 PLACED = ("trainer.experiment_name", "trainer.default_local_dir", "trainer.resume_mode")
@@ -44,8 +54,10 @@ MIRRORED = (
 def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
     """The job of a trial whose own directory is `directory` (absolute); `label` names its run in trackers.
 
-    Raises BadInput for a key that the trial's verl does not have, and for a trainer.verl that cannot be found.
+    Raises BadInput for a key that the trial's verl does not have, for a trainer.verl that cannot be found, and for
+    routes and servers of the reward that say nothing.
     """
+    read_routes(trial.reward.routes)
     values = trainer_values(trial) | {
         "trainer.experiment_name": label,
         "trainer.default_local_dir": str(directory / "checkpoints"),
@@ -63,8 +75,8 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
         raise BadInput(*faults)
     uses_embedded = any(v.startswith(EMBEDDED) for v in _texts(trial))
     return Job(
-        module="verl.trainer.main_ppo",
-        overrides=tuple(overrides),
+        module=MODULE if trial.trainer.entry == MAIN_PPO else trial.trainer.entry,
+        overrides=(*_entry_options(trial), *overrides),
         env=_environment(trial),
         requires=requirements(trial),
         prepare=(("-m", "hysweep.embedded.build"),) if uses_embedded else (),
@@ -78,14 +90,36 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
         ray_boot_timeout_s=trial.cluster.ray_boot_timeout_s,
         # verl/trainer/ppo/ray_trainer.py asks should_save_ckpt_esi; V1 has no such code
         saves_before_end=not uses_v1(trial),
+        services={n: _service(n, said) for n, said in trial.reward.servers.items()} if trial.reward.routes else {},
         site=trial.cluster,
         total_steps=trial.trainer.total_steps,
         checkpoints_kept=trial.trainer.checkpoints_kept,
     )
 
 
+def _service(name: str, said: Any) -> dict[str, Any]:
+    """A server as it is started elsewhere: files that its command names here get their whole path."""
+    command = said.get("command") if isinstance(said, dict) else None
+    if not command:
+        raise BadInput(Problem(f"reward.servers.{name}", said, "says no command", "give command: python FILE"))
+    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    return {**said, "command": [resolve(word) if Path(word).is_file() else word for word in words]}
+
+
 def keys_of(trial: Trial) -> TrainerKeys:
-    return trainer_keys(trial.trainer.verl, MODEL_ENGINE[trial.parallelism.engine])
+    engine, trainer = MODEL_ENGINE[trial.parallelism.engine], trial.trainer
+    if trainer.entry == MAIN_PPO:
+        return trainer_keys(trainer.verl, engine)
+    return entry_keys(trainer.verl, engine, trainer.entry, trainer.recipes or ".")
+
+
+def _entry_options(trial: Trial) -> tuple[str, ...]:
+    """What a recipe's entry needs to find its configuration, and verl's, wherever it is started."""
+    trainer = trial.trainer
+    if trainer.entry == MAIN_PPO:
+        return ()
+    entry = find_entry(trainer.entry, trainer.recipes or ".", MODEL_ENGINE[trial.parallelism.engine])
+    return f"--config-name={entry.config_name}", f"hydra.searchpath=[{SEARCHPATH}]"
 
 
 def trainer_values(trial: Trial) -> dict[str, Any]:
@@ -112,8 +146,19 @@ def _live(trial: Trial) -> dict[str, Any]:
 
 
 def is_dead(trial: Trial, leaf: Leaf) -> bool:
-    """Whether a field has no effect beside what the others say (`Knob.when`)."""
-    return any(_value(trial, path) not in alive for path, alive in (leaf.knob.when or {}).items())
+    """Whether a field has no effect beside what the others say (`Knob.when`).
+
+    What an estimator or a loss of somebody's own reads is not known: it may be anything.
+    """
+    return any(
+        _value(trial, path) not in alive and not (path in OWN and is_own(trial, path))
+        for path, alive in (leaf.knob.when or {}).items()
+    )
+
+
+def is_own(trial: Trial, path: str) -> bool:
+    """Whether the estimator or loss that `path` (of `OWN`) names is the plug-in's, not verl's."""
+    return trial.algorithm.plugin is not None and _value(trial, path) not in OWN[path]
 
 
 def ignored(trial: Trial) -> Iterator[Leaf]:
@@ -229,6 +274,8 @@ def _algorithm(trial: Trial) -> dict[str, Any]:
 def uses_v1(trial: Trial) -> bool:
     """Whether verl's V1 trainer runs the trial: not where it lacks what the estimator needs (see `ONLY_V0`)."""
     given = trial.trainer.use_v1
+    if trial.trainer.entry != MAIN_PPO:  # recipes bring trainers of their own, made of the older one
+        return bool(given)
     return given if given is not None else trial.algorithm.adv_estimator not in ONLY_V0
 
 
@@ -297,17 +344,43 @@ def _rollout(trial: Trial) -> dict[str, Any]:
 
 
 def _data(trial: Trial) -> dict[str, Any]:
-    return {
+    values: dict[str, Any] = {
         "data.train_files": expand(trial.data.train_files),
         "data.val_files": expand(trial.data.val_files),
     }
+    if trial.data.reader == "arrow":
+        values |= {"data.custom_cls.path": "pkg://hysweep.data.arrow_dataset", "data.custom_cls.name": "ArrowDataset"}
+    return values
 
 
 def _reward(trial: Trial) -> dict[str, Any]:
     reward = trial.reward
     values: dict[str, Any] = {}
-    if reward.function_path is not None:
-        values["reward.custom_reward_function.path"] = resolve(reward.function_path)
+    custom = "reward.custom_reward_function"
+    if reward.routes or reward.function_path is not None:
+        # the router stands before a function too: what it raises, or no number, ends the trial with its row
+        values |= {f"{custom}.path": ROUTER, f"{custom}.name": "compute_score"}
+    if reward.routes:
+        values |= {
+            f"{custom}.reward_kwargs.routes": _routes(reward.routes),
+            f"{custom}.reward_kwargs.timeout_s": reward.timeout_s,
+            f"{custom}.reward_kwargs.retries": reward.retries,
+            f"{custom}.reward_kwargs.batch": reward.batch,
+            f"{custom}.reward_kwargs.concurrent": reward.concurrent,
+        }
+    elif reward.function_path is not None:
+        path = reward.function_path
+        function = f"{path if path.startswith('pkg://') else resolve(path)}:{reward.function_name}"
+        values[f"{custom}.reward_kwargs.function"] = function
+        values |= {f"{custom}.reward_kwargs.{name}": value for name, value in reward.function_kwargs.items()}
+    if reward.model_path is not None:
+        values |= {"reward.reward_model.enable": True, "reward.reward_model.model_path": model_path(reward.model_path)}
+        if reward.model_nodes:
+            values |= {
+                "reward.reward_model.enable_resource_pool": True,
+                "reward.reward_model.nnodes": reward.model_nodes,
+                "reward.reward_model.n_gpus_per_node": trial.cluster.gpus_per_node,
+            }
     if reward.manager == "dapo" and (length := overlong_buffer_len(trial)):
         buffer = "reward.reward_kwargs.overlong_buffer_cfg"
         values |= {
@@ -318,6 +391,13 @@ def _reward(trial: Trial) -> dict[str, Any]:
             "reward.reward_kwargs.max_resp_len": trial.trainer.max_response_length,
         }
     return values
+
+
+def _routes(routes: dict[str, Any]) -> str:
+    try:
+        return encode(routes, resolve)
+    except BadInput:  # a rule says so, and `compile_trial`; other rules look at the other keys
+        return str(routes)
 
 
 def overlong_buffer_len(trial: Trial) -> int:
@@ -352,8 +432,11 @@ def _without_gpu(trial: Trial) -> dict[str, Any]:
 
 def _environment(trial: Trial) -> dict[str, str]:
     env = {"RAY_USAGE_STATS_ENABLED": "0", "TOKENIZERS_PARALLELISM": "false"}
-    if root := keys_of(trial).root:
-        env["PYTHONPATH"] = str(root)
+    roots = [str(root)] if (root := keys_of(trial).root) else []
+    if trial.trainer.entry != MAIN_PPO:
+        roots.append(resolve(trial.trainer.recipes or "."))
+    if roots:
+        env["PYTHONPATH"] = os.pathsep.join(roots)
     if not trial.has_gpu:
         env |= {
             # a plugin that cannot load is passed over in silence, unless its platform is asked for by name
@@ -363,8 +446,14 @@ def _environment(trial: Trial) -> dict[str, str]:
             "TQ_NUM_THREADS": "1",
             "TQ_CLIENT_ZMQ_IO_THREADS": "1",
         }
-        if trial.model.external_lib:
-            env["VERL_USE_EXTERNAL_MODULES"] = ENGINE
+    # verl's main_ppo imports the model's module before it looks up a rollout; a recipe's trainer does not
+    is_early = trial.model.external_lib or trial.trainer.entry != MAIN_PPO
+    modules = [PLATFORM, ENGINE] if is_early and not trial.has_gpu else []
+    if trial.algorithm.plugin is not None:
+        env["HYSWEEP_PLUGIN"] = resolve(trial.algorithm.plugin)
+        modules.append(PLUGIN)
+    if modules:
+        env["VERL_USE_EXTERNAL_MODULES"] = ",".join(modules)
     if trial.model.path.startswith(EMBEDDED):
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     return env | trial.cluster.env

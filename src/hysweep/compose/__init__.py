@@ -14,6 +14,7 @@ from hysweep.compose.space import (
     Point,
     Space,
     Zip,
+    one_of,
     text_of,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "Point",
     "Space",
     "Zip",
+    "one_of",
     "text_of",
 ]

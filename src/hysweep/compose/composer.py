@@ -210,7 +210,7 @@ class Composer:
         assert isinstance(raw, dict)
         # a value given on the command line takes its key out of the sweep file's space
         space = self.space(_without({str(k): v for k, v in raw.items()}, given), given.fixed, given.space)
-        self._check_space(space)
+        self._check_space(space, OmegaConf.select(cfg, "algorithm.plugin") is not None)
         first: dict[str, Any] = {}
         for key, d in space.items():
             first |= {key: d.values[0]} if isinstance(d, Choice) else d.rows.values[0] if isinstance(d, Zip) else {}
@@ -379,8 +379,11 @@ class Composer:
         if model.path != option.model.path:
             model.name = model.path.rstrip("/").rpartition("/")[2] or model.name
 
-    def _check_space(self, space: Space) -> None:
-        """Both ends of every interval and each value of every choice must be values of the field."""
+    def _check_space(self, space: Space, has_plugin: bool) -> None:
+        """Both ends of every interval and each value of every choice must be values of the field.
+
+        With a plug-in an algorithm may have names of its own, which `check` looks up in it.
+        """
         faults: list[Problem] = []
         for key, dimension in space.items():
             parts: list[tuple[str, Parameter]] = []
@@ -393,7 +396,8 @@ class Composer:
             else:
                 parts = [(key, dimension)]
             for name, part in parts:
-                faults += self._range_faults(name, part)
+                if not (has_plugin and name in OWN_NAMES):
+                    faults += self._range_faults(name, part)
         if faults:
             raise BadInput(*dict.fromkeys(faults))
 
@@ -442,7 +446,8 @@ class Composer:
             return Problem(key, value, "there is no such key", suggest(key, self.words.fields))
         expected = self.words.fields.get(key)
         if typing.get_origin(expected) is list:
-            return Problem(key, value, "is no list", f"write {key}=[{value}]")
+            cure = f"write {key}=[{value}]" if value not in (None, "null") else f"write {key}=[a,b], or leave it out"
+            return Problem(key, value, "is no list", cure)
         cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
         return Problem(key, value, why, cure)
 
@@ -524,9 +529,14 @@ def _describe(model: Model, overrides: Sequence[str]) -> None:
         setattr(model.shape, name, value)
 
 
+OWN_NAMES = ("algorithm.adv_estimator", "algorithm.loss_mode")
+
+
 def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
-    """The values that a field's declared bounds or choices refuse."""
+    """The values that a field's declared bounds or choices refuse; beside a plug-in, names may be its own."""
     faults = []
+    found = list(found)
+    has_plugin = any(leaf.path == "algorithm.plugin" and leaf.value is not None for leaf in found)
     for leaf in found:
         k, value = leaf.knob, leaf.value
         if isinstance(value, list):
@@ -534,7 +544,7 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
             if odd and leaf.path != "study.enqueue":
                 faults.append(Problem(leaf.path, value, f"its element {odd[0]} is no value", "give one list of values"))
             continue
-        if k.choices and value not in k.choices:
+        if k.choices and value not in k.choices and not (has_plugin and leaf.path in OWN_NAMES):
             names = [str(c) if c is not None else "null" for c in k.choices]
             faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
         if isinstance(value, (int, float)) and not isinstance(value, bool):

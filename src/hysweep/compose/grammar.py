@@ -20,7 +20,7 @@ from hydra.core.override_parser.types import (
 from hydra.errors import HydraException
 
 from hysweep.compose.condition import Condition, parse_condition
-from hysweep.compose.space import SEED, Branch, Choice, Conditional, Dimension, Interval, Space, Zip, half_open
+from hysweep.compose.space import SEED, Branch, Choice, Conditional, Dimension, Interval, Space, Zip, half_open, one_of
 from hysweep.schema import BadInput, Problem, suggest
 from hysweep.schema.override import emit
 
@@ -96,7 +96,7 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
         try:
             override = parser.parse_override(text)
         except HydraException as e:
-            problems.append(Problem(key, right, _first_line(e), GRAMMAR_CURE))
+            problems.append(_unread(key, right, e, GRAMMAR_CURE))
             continue
         key = override.key_or_group.removeprefix("/")
         if key in SHORT_FOR and not override.is_delete() and not isinstance(override.value(), dict):
@@ -170,12 +170,12 @@ def parse_space(space: dict[str, Any], words: Vocabulary, given: dict[str, Dimen
 def _written(key: str, content: Any, words: Vocabulary) -> Choice | Interval:
     """A range or a constant of a sweep file."""
     if isinstance(content, list):
-        content = "choice(" + ",".join(emit(v) for v in content) + ")"
+        content = one_of([emit(v) for v in content])
     text = content if isinstance(content, str) else emit(content)
     try:
         override = OverridesParser.create().parse_override(f"{key}={text}")
     except HydraException as e:
-        raise BadInput(Problem(f"space.{key}", text, _first_line(e), SPACE_CURE)) from e
+        raise BadInput(_unread(f"space.{key}", text, e, SPACE_CURE)) from e
     if override.is_sweep_override():
         return _dimension(key, override, words)
     value = _plain(override.value())
@@ -313,6 +313,14 @@ def _range(key: str, text: str, value: RangeSweep) -> Choice:
             Problem(key, text, "is empty", "range(start, stop, step) ends before stop, for whole and real numbers")
         )
     return Choice(key, values, tuple(emit(v) for v in values))
+
+
+def _unread(key: str, text: str, error: HydraException, cure: str) -> Problem:
+    """What Hydra could not read; its choice() takes no null, and says so in words of Python's types."""
+    inner = re.fullmatch(r"\s*choice\((.*)\)\s*", text, re.DOTALL)
+    if inner and "NoneType" in str(error):
+        return Problem(key, text, "choice() takes no null", f"write the values alone: {inner[1].strip()}")
+    return Problem(key, text, _first_line(error), cure)
 
 
 def _plain(element: Any) -> Any:

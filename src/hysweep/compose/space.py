@@ -337,9 +337,7 @@ class Space(Mapping[str, Dimension]):
 def text_of(dimension: Dimension) -> str:
     """A dimension in Hydra's grammar, with what that has no word for in plain ones."""
     if isinstance(dimension, Choice):
-        listed = ",".join(dimension.texts)
-        # Hydra's choice() takes no null; its list with commas does
-        return listed if "null" in dimension.texts and len(dimension) > 1 else f"choice({listed})"
+        return one_of(dimension.texts)
     if isinstance(dimension, Zip):
         return f"one of {', '.join(dimension.rows.texts)}"
     if isinstance(dimension, Conditional):
@@ -349,6 +347,12 @@ def text_of(dimension: Dimension) -> str:
     span = f"interval({dimension.low!r},{dimension.high!r})"
     span = f"tag(log,{span})" if dimension.is_log else span
     return f"int({span})" if dimension.is_int else span
+
+
+def one_of(texts: Sequence[str]) -> str:
+    """A choice in Hydra's grammar. Its choice() takes no null; a list with commas does, from two values on."""
+    listed = ",".join(texts)
+    return listed if "null" in texts and len(texts) > 1 else f"choice({listed})"
 
 
 def half_open(start: float, stop: float, step: float) -> tuple[float, ...] | tuple[int, ...]:

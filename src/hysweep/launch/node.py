@@ -31,7 +31,9 @@ from hysweep.launch.boot import BootFailed, Cluster, RayCluster
 from hysweep.launch.follower import Follower
 from hysweep.launch.queue import is_preempted, is_running, requeue
 from hysweep.launch.remains import end_all, is_of, say
+from hysweep.launch.services import ServiceFailed, Services
 from hysweep.launch.stacks import dump
+from hysweep.rewards.router import reward_error
 from hysweep.schema import BadInput
 from hysweep.schema.job import Job
 from hysweep.schema.versions import installed, unfit
@@ -81,6 +83,7 @@ class Node:
         self.job: Job | None = None
         self.cluster: Cluster | None = None
         self.driver: subprocess.Popen[bytes] | None = None
+        self.services = Services(attempt)
         self.deadline = float("inf")
         self.started = time.time()
         self.oom_kills = processes.oom_kills()
@@ -134,6 +137,10 @@ class Node:
             if code:
                 end = self._classify(code)
                 return replace(end, reason=f"{' '.join(argv[1:])}: {end.reason}")
+        try:
+            environment |= self.services.start(job, self.allocation, environment, self.wait)
+        except ServiceFailed as e:
+            return End(Cause.REWARD_ERROR, Phase.START, reason=str(e))
         began = time.monotonic()
         joins = self.cluster.boot(environment, self.wait)
         say(f"the cluster is up after {time.monotonic() - began:.1f} s; the trainer starts")
@@ -237,6 +244,7 @@ class Node:
             return
         self._looked = now
         self._watch()
+        self._stop_at_rung()
         if os.path.exists(self.attempt.path / STOP):
             raise Stopped(Cause.KILLED, "asked to stop")
         if now - self._pulsed > PULSE:
@@ -253,6 +261,10 @@ class Node:
         """End what hangs, and keep where it stood."""
         if self.job is None:
             return
+        if told := reward_error(self.attempt.path):
+            raise Stopped(Cause.REWARD_ERROR, told)
+        if lost := self.services.loss():
+            raise Stopped(Cause.REWARD_ERROR, lost)
         quiet = time.time() - max(self.attempt.last_progress(), self.started)
         if quiet > self.job.hung_after_min * 60:
             if self.cluster:
@@ -261,7 +273,18 @@ class Node:
             file = dump(self.attempt, self.allocation.rank)
             raise Stopped(Cause.HUNG, f"no sign of life for {quiet / 60:.0f} min; stacks are in {file.name}")
 
+    def _stop_at_rung(self) -> None:
+        """The trainer has come as far as it may for now: what it has to go on with is saved, and its step logged."""
+        stop = self.job.stop_step if self.job else None
+        if stop is None or checkpoint_step(self.attempt.trial.checkpoints) < stop:
+            return
+        rows = self.attempt.metrics()
+        if self.saved_before >= stop or (rows and rows[-1][0] >= stop):
+            raise Stopped(Cause.RUNG, f"at step {stop} it waits to be promoted")
+
     def _classify(self, code: int | None) -> End:
+        if told := reward_error(self.attempt.path):
+            return End(Cause.REWARD_ERROR, Phase.ROLLOUT, code, told)
         loss = self.cluster.loss() if self.cluster else None
         metrics = self.attempt.metrics()
         names = (*ending.SCORES, *ending.LOSSES) if code else ending.SCORES
@@ -289,7 +312,8 @@ class Node:
         return 128 - code if code is not None and code < 0 else code
 
     def _children(self) -> list[subprocess.Popen[bytes]]:
-        return [c for c in (self.driver, *(self.cluster.children if self.cluster else ())) if c]
+        others = self.cluster.children if self.cluster else ()
+        return [c for c in (self.driver, *others, *self.services.children) if c]
 
     def _tear_down(self) -> None:
         began = time.monotonic()
@@ -404,7 +428,7 @@ def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
         say(f"pid {os.getpid()} leaves {attempt.path} to who has it")
         return 0
     end = Node(attempt, who, cluster, allocation).run()
-    return 0 if end.cause is Cause.COMPLETED else 1
+    return 0 if end.cause.is_as_planned else 1
 
 
 if __name__ == "__main__":

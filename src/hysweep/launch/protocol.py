@@ -26,6 +26,8 @@ class JobState:
     cause    why it ended, where the launcher knows and the node could not write its end.json
     submitted, started, ended  unix seconds by the scheduler's record, None where it does not say (yet)
     is_held  it waits because its user said so
+    nodes    where it runs or ran, as the scheduler writes a list of them
+    expected when the scheduler means to start it
     """
 
     state: JobStatus
@@ -35,6 +37,8 @@ class JobState:
     ended: float | None = None
     submitted: float | None = None
     is_held: bool = False
+    nodes: str = ""
+    expected: float | None = None
 
     @property
     def is_over(self) -> bool:

@@ -69,12 +69,16 @@ class Record:
     def as_state(self) -> JobState:
         if self.state in ENDED:
             reason = f"the scheduler says {self.state}" + (f" ({self.detail})" if self.detail else "")
-            return JobState(JobStatus.ENDED, reason, ENDED[self.state], self.started, self.ended, self.submitted)
+            cause, times = ENDED[self.state], (self.started, self.ended, self.submitted)
+            return JobState(JobStatus.ENDED, reason, cause, *times, nodes=self.nodes)
         if self.state in RUNNING:  # it says when it would end at the latest: that is not when it did
             on = f"on {self.nodes}" if self.nodes else ""
-            return JobState(JobStatus.RUNNING, on, None, self.started, None, self.submitted)
+            return JobState(JobStatus.RUNNING, on, None, self.started, None, self.submitted, nodes=self.nodes)
         is_held = self.detail.startswith("JobHeld")
-        return JobState(JobStatus.PENDING, self.detail, submitted=self.submitted, is_held=is_held)
+        # squeue's start of a job that waits is when it is expected to
+        return JobState(
+            JobStatus.PENDING, self.detail, submitted=self.submitted, is_held=is_held, expected=self.started
+        )
 
 
 def states(jobs: Iterable[str]) -> dict[str, JobState]:

@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(log.fileno(), sys.stderr.fileno())
     code = node.main([name], StandingRay)
     end = attempt.end()
-    return code or (0 if end and end.cause is Cause.COMPLETED else 1)
+    return code or (0 if end and end.cause.is_as_planned else 1)
 
 
 if __name__ == "__main__":

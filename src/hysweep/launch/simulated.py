@@ -25,7 +25,8 @@ from hysweep.track import AttemptDirectory, Cause, Claim, End, checkpoint_step, 
 STEP_SECONDS = "timing_s/step"
 DAY = 86400.0
 BOOT_S = 60.0
-DONE = {Cause.COMPLETED, Cause.TIMEOUT, Cause.KILLED}  # ends that the node of a real job would write down itself
+# Ends that the node of a real job would write down itself.
+DONE = {Cause.COMPLETED, Cause.RUNG, Cause.TIMEOUT, Cause.KILLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class Course:
 
 @dataclass(slots=True)
 class Run:
-    """A job. `first`: the step that it begins with; `written`: the last that is in its metrics."""
+    """A job. `first`: the step that it begins with; `last`: with which it ends, the training's or that of a rung;
+    `written`: the last that is in its metrics."""
 
     id: str
     attempt: AttemptDirectory
@@ -64,6 +66,7 @@ class Run:
     limit_s: float
     course: Course
     first: int
+    last: int
     submitted: float
     written: int
     started: float | None = None
@@ -113,8 +116,9 @@ class SimulatedLauncher:
             raise Refused(f"it asks for {job.nodes} nodes, and the cluster has {self.cluster.nodes}")
         first = max(0, checkpoint_step(attempt.trial.checkpoints)) + 1
         course = self.course_of(attempt, job)
+        last = job.stop_step or course.steps
         id = str(len(self.runs) + 1)
-        run = Run(id, attempt, job.nodes, job.timeout_min * 60.0, course, first, self.now, first - 1)
+        run = Run(id, attempt, job.nodes, job.timeout_min * 60.0, course, first, last, self.now, first - 1)
         self.runs[id] = run
         self._by_attempt[attempt] = id
         self._live += 1
@@ -189,8 +193,9 @@ class SimulatedLauncher:
         self.free -= run.nodes
         run.attempt.claim(Claim("simulated", 0, self.now, job=run.id))
         draw = random.Random(f"{self.cluster.seed} {run.attempt.trial.path.name} {run.attempt.number}")
+        done = Cause.COMPLETED if run.last == run.course.steps else Cause.RUNG
         ends = [
-            (self.cluster.boot_s + (run.course.steps - run.first + 1) * run.course.step_s, Cause.COMPLETED),
+            (self.cluster.boot_s + (run.last - run.first + 1) * run.course.step_s, done),
             (run.limit_s, Cause.TIMEOUT),
             (_wait(draw, self.cluster.preempt_per_day), Cause.PREEMPTED),
             (_wait(draw, self.cluster.node_fail_per_day * run.nodes), Cause.NODE_FAIL),
@@ -223,7 +228,7 @@ class SimulatedLauncher:
         course, begun = run.course, run.started + self.cluster.boot_s
         # a step that ends just now has ended: times are sums, and may be off by a rounding
         done = run.first - 1 + math.floor((self.now - begun) / course.step_s + 1e-6)
-        done = max(run.written, min(done, course.steps))
+        done = max(run.written, min(done, run.last))
         if done > run.written:
             self._log(run, done)
         if run.ended is not None and run.end_of is not Cause.COMPLETED and (every := course.save_every()) > 0:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ TRAINING = (
     "expert_tensor",
     "data",
 )
+ENDS = ("first_stage_layers", "last_stage_layers")
 MOST_CHUNKS = 8  # virtual stages of a stage: more of them cost more sends than they save waiting
 
 
@@ -43,17 +46,19 @@ class Grid:
         return Grid({name: column[chosen] for name, column in self.columns.items()})
 
 
-def training_grid(t: Trial) -> Grid:
+def training_grid(t: Trial, given: Collection[str] = ()) -> Grid:
     """The layouts of training: those that Megatron takes for this model, world, batch and lengths.
 
     A number of stages that does not divide the layers is there with shorter ends (first and last stage), evenly as can
-    be. Tensor ranks stay within a node. The token budget is the trial's own.
+    be; where the trial's own ends are `given`, every number of stages is there with these. Tensor ranks stay within a
+    node. The token budget is the trial's own.
     """
     world, s = t.world_size, t.model.shape
     longest = t.trainer.max_prompt_length + t.trainer.max_response_length
     ranks = _divisors(world)
     tensors = ranks[ranks <= t.cluster.gpus_per_node]
-    pipes = _pipelines(ranks[ranks <= s.num_layers], s.num_layers)
+    ends = [getattr(t.parallelism, name) or 0 if f"parallelism.{name}" in given else 0 for name in ENDS]
+    pipes = _pipelines(ranks[ranks <= s.num_layers], s.num_layers, *ends)
     experts = _divisors(s.num_experts) if s.num_experts else np.ones(1, np.int64)
     grid = _product({"tensor": tensors, "pipe": np.arange(len(pipes)), "context": ranks})
     for i, name in enumerate(("pipeline", "first_stage_layers", "last_stage_layers", "virtual_pipeline")):
@@ -108,18 +113,27 @@ def crossed(one: Grid, other: Grid) -> Grid:
     return Grid(columns | {name: np.tile(column, len(one)) for name, column in other.columns.items()})
 
 
-def _pipelines(stages: Column, layers: int) -> Column:
-    """Rows of (stages, layers of the first, of the last, virtual stages)."""
+def _pipelines(stages: Column, layers: int, first: int = 0, last: int = 0) -> Column:
+    """Rows of (stages, layers of the first, of the last, virtual stages). `first`, `last`: above 0 where they are set.
+
+    Ends that are set split into virtual stages as the others do.
+    """
     rows = []
     for count in map(int, stages):
-        if layers % count == 0:
+        if first or last:
+            ends = [layers_of for layers_of in (first, last) if layers_of]
+            if count > 1 and legal.stages_split(layers, count, first, last):
+                others = (layers - sum(ends)) // (count - len(ends)) if count > len(ends) else 0
+                each = gcd(*ends, others)
+                rows += [(count, first, last, c) for c in range(1, min(each, MOST_CHUNKS) + 1) if each % c == 0]
+        elif layers % count == 0:
             each = layers // count
             chunks = [c for c in range(1, min(each, MOST_CHUNKS) + 1) if legal.chunks_split(layers, count, c)]
             rows += [(count, 0, 0, c) for c in chunks]
         elif count > 2:
-            first, last = legal.shorter_ends(layers, count)
-            if legal.stages_split(layers, count, first, last):
-                rows.append((count, first, last, 1))
+            shorter = legal.shorter_ends(layers, count)
+            if legal.stages_split(layers, count, *shorter):
+                rows.append((count, *shorter, 1))
     return np.array(rows, np.int64).reshape(-1, 4)
 
 

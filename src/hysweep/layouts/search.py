@@ -121,13 +121,16 @@ def _held(trial: Trial, grid: Grid, given: Collection[str]) -> Grid:
     for name, (field, unset) in FIELDS.items():
         if field in given and name in grid.columns:
             value = _field(trial, field)
-            kept &= grid[name] == (unset if value is None else value)
+            if name == "expert_tensor" and value is None:
+                kept &= grid[name] == grid["tensor"]  # unset it is tensor
+            else:
+                kept &= grid[name] == (unset if value is None else value)
     return grid.where(kept)
 
 
 def _on(trial: Trial, given: Collection[str]) -> Found:
     job, own = job_of(trial), layout_of(trial)
-    training, rollout = (_held(trial, grid, given) for grid in (training_grid(trial), rollout_grid(trial)))
+    training, rollout = (_held(trial, grid, given) for grid in (training_grid(trial, given), rollout_grid(trial)))
     legal = len(training) * len(rollout)
     # what cannot fit beside any partner is left out before the two are crossed
     training = training.where(_peak(job, _layout(trial, own, training), m.TRAINING, training) <= job.card)

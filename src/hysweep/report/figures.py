@@ -21,12 +21,13 @@ from typing import Any
 from hysweep.report import words
 from hysweep.report.html import Cell, Column, Row, Table
 from hysweep.report.ranking import RankedLayout, Ranking
-from hysweep.report.records import SCORE, Curve, Standing, StudyRecord, TrialRecord
+from hysweep.report.records import AXES, SCORE, Curve, Standing, StudyRecord, TrialRecord
 
 # Points that all curves of a page may have together (8 bytes each in the file), and those of one series.
-_POINTS = 260_000
+_POINTS = 210_000
 MOST_POINTS = 500
 LEAST_POINTS = 40
+_KNOTS = 40  # of an axis other than the step, for each trial
 
 _DASHES = {Standing.PRUNED: "dash", Standing.FAILED: "dot", Standing.CANCELLED: "dot"}
 # plotly's name of a marker, and the character that stands for it in text. As many as there are colours.
@@ -61,7 +62,8 @@ class Metric:
 
 # In the order of the page. One row is one more figure.
 METRICS = (
-    Metric("score", "Training reward", (SCORE,), note="Mean of the training samples, before any KL penalty."),
+    Metric("score", "Training score", (SCORE,), note="Mean of the training samples, before any KL penalty."),
+    Metric("reward", "Training reward", ("critic/rewards/mean",), note="With the KL penalty, where there is one."),
     Metric(
         "entropy",
         "Entropy",
@@ -76,6 +78,15 @@ METRICS = (
         note="Of the actor, before it is clipped.",
         spans_decades=True,
     ),
+    Metric(
+        "kl",
+        "KL to the reference",
+        ("actor/kl_loss", "actor/reward_kl_penalty"),
+        unit="nats",
+        note="How far the policy has gone from where it began.",
+    ),
+    Metric("ppo_kl", "KL of the update", ("actor/ppo_kl",), unit="nats", note="Between the policy before and after."),
+    Metric("clip", "Clip fraction", ("actor/pg_clipfrac",), note="Share of tokens whose ratio was clipped."),
     Metric("response", "Response length", ("response_length/mean",), unit="tokens", note="Mean of the samples."),
     Metric(
         "probs_diff",
@@ -133,7 +144,8 @@ class Figure:
     metric: str = ""
 
     def spec(self) -> dict[str, Any]:
-        return {"data": self.traces, "layout": self.layout}
+        """For the page's script; `curve`: its x is the training step, and may be drawn as something else."""
+        return {"data": self.traces, "layout": self.layout} | ({"curve": True} if self.metric else {})
 
 
 def grouped(record: StudyRecord) -> Groups:
@@ -152,7 +164,7 @@ def grouped(record: StudyRecord) -> Groups:
         ):
             return found
     if 1 < len(record.trials) <= len(SYMBOLS):
-        return Groups("trial", tuple(f"trial {t.number}" for t in record.trials), _position(record))
+        return Groups("trial", tuple(f"trial {t.number}" for t in record.trials), position(record))
     return Groups("", (next(iter(by_algorithm.values()), "trials"),), lambda trial: 0)
 
 
@@ -167,7 +179,7 @@ def _groups(key: str, values: dict[int, str]) -> Groups | None:
     return Groups(key, names, lambda trial: places.get(values[trial.number], len(names) - 1))
 
 
-def _position(record: StudyRecord) -> Callable[[TrialRecord], int]:
+def position(record: StudyRecord) -> Callable[[TrialRecord], int]:
     places = {t.number: i for i, t in enumerate(record.trials)}
     return lambda trial: places[trial.number]
 
@@ -181,11 +193,37 @@ def curves(record: StudyRecord, groups: Groups) -> list[Figure]:
             continue
         written = (name for name in metric.names if any(len(t.curve(name)) for t in record.trials))
         name = next(written, None)
-        if name and name not in (taken for _, taken in shown):
+        if name and not any(_is_same(record, name, taken) for _, taken in shown):
             shown.append((metric, name))
     series = sum(1 for _, name in shown for t in record.trials if len(t.curve(name)))
     limit = max(LEAST_POINTS, min(MOST_POINTS, _POINTS // max(1, series)))
     return [_curve_figure(record, groups, metric, name, limit) for metric, name in shown]
+
+
+def _is_same(record: StudyRecord, one: str, other: str) -> bool:
+    """Whether two metrics say the same of every trial, as reward and score do without a penalty."""
+    return one == other or all(t.curve(one) == t.curve(other) for t in record.trials)
+
+
+def axes(record: StudyRecord) -> dict[str, list[list[dict[str, str]] | None]]:
+    """What curves can be drawn against beside the step: of each trial, steps and what had come together at their end.
+
+    A few steps of each, between which the page draws straight on. What no trial has measured is left out.
+    """
+    found: dict[str, list[list[dict[str, str]] | None]] = {}
+    for name in AXES:
+        of = [knots(t.axes[name], _KNOTS) if name in t.axes and len(t.axes[name]) > 1 else None for t in record.trials]
+        if any(of):
+            found[name] = [[packed(c.steps, "f8"), packed(c.values, "f8")] if c else None for c in of]
+    return found
+
+
+def knots(curve: Curve, limit: int) -> Curve:
+    """Every so many-th point, with both ends: enough of a curve that only ever rises."""
+    if len(curve) <= limit:
+        return curve
+    keep = sorted({round(i * (len(curve) - 1) / (limit - 1)) for i in range(limit)})
+    return Curve(array("q", [curve.steps[i] for i in keep]), array("d", [curve.values[i] for i in keep]))
 
 
 def is_thinned(record: StudyRecord, of: Sequence[Figure]) -> bool:
@@ -217,8 +255,8 @@ def _curve_figure(record: StudyRecord, groups: Groups, metric: Metric, name: str
         note=f"{name}. {metric.note}".strip(),
         traces=traces,
         layout={
-            "xaxis": _axis("training step", rangemode="tozero"),
-            "yaxis": _axis(", ".join(filter(None, [unit, "log scale" if is_log else ""])), values if is_log else None),
+            "xaxis": axis("training step", rangemode="tozero"),
+            "yaxis": axis(", ".join(filter(None, [unit, "log scale" if is_log else ""])), values if is_log else None),
         },
         table=_curve_table(record, metric, name, [(t, curve) for _, t, curve in full]),
         is_wide=metric.name == "objective",
@@ -284,7 +322,7 @@ def scatters(record: StudyRecord, groups: Groups) -> list[Figure]:
     """The objective against each number that varies; the learning rate first."""
     keys = [key for key in record.keys if _is_spread(record, key)]
     keys.sort(key=lambda key: not key.endswith("learning_rate"))
-    return [_scatter(record, groups, key, is_wide=len(keys) == 1) for key in keys]
+    return [_scatter(record, groups, key) for key in keys]
 
 
 def is_numeric(record: StudyRecord, key: str) -> bool:
@@ -301,7 +339,7 @@ def _is_spread(record: StudyRecord, key: str) -> bool:
     return len(measured) > (1 if key.endswith("learning_rate") else 3)
 
 
-def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Figure:
+def _scatter(record: StudyRecord, groups: Groups, key: str) -> Figure:
     placed = [t for t in record.trials if t.point.get(key) is not None]
     measured = [t for t in placed if t.latest is not None and math.isfinite(t.latest)]
     name = words.short_keys(record.keys)[key]
@@ -313,8 +351,8 @@ def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Fi
         note="Filled: completed. Open: what a trial that did not complete had come to. Ring: the best.",
         traces=_marks(record, groups, [(t, float(t.point[key])) for t in measured]),
         layout={
-            "xaxis": _axis(_plot_text(key), [float(t.point[key]) for t in measured] if is_log else None),
-            "yaxis": _axis(_plot_text(record.metric)),
+            "xaxis": axis(plot_text(key), [float(t.point[key]) for t in measured] if is_log else None),
+            "yaxis": axis(plot_text(record.metric)),
         },
         table=Table(
             f"data-scatter-{record.keys.index(key)}",
@@ -339,7 +377,6 @@ def _scatter(record: StudyRecord, groups: Groups, key: str, is_wide: bool) -> Fi
                 for t, value in zip(measured, values, strict=True)
             ],
         ),
-        is_wide=is_wide,
     )
 
 
@@ -351,7 +388,7 @@ def pareto(record: StudyRecord, groups: Groups) -> list[Figure]:
 
 def _trade_off(record: StudyRecord, groups: Groups, done: Sequence[TrialRecord], place: int) -> Figure:
     first, other = record.metric, record.goals[place].metric
-    front, at = record.front, _position(record)
+    front, at = record.front, position(record)
     ring = {"size": 20, "symbol": "circle-open", "line": {"width": 2}}
     rings = [
         {
@@ -383,7 +420,7 @@ def _trade_off(record: StudyRecord, groups: Groups, done: Sequence[TrialRecord],
         title=f"{words.metric(first)} by {words.metric(other)}",
         note="Ring: on the Pareto front, where no other trial is better.",
         traces=[*_marks(record, groups, [(t, t.values[place]) for t in done], rings_best=False), *rings],
-        layout={"xaxis": _axis(_plot_text(other)), "yaxis": _axis(_plot_text(first))},
+        layout={"xaxis": axis(plot_text(other)), "yaxis": axis(plot_text(first))},
         table=Table(f"data-pareto-{place}", f"{first} by {other}", [*heads, Column("on the front")], rows),
         is_wide=len(record.goals) == 2,
     )
@@ -401,8 +438,8 @@ def ranked(record: StudyRecord, groups: Groups, of: Ranking) -> Figure | None:
         note=f"Where the ranking is right, marks {goes} from left to right. Ring: the best.",
         traces=_marks(record, groups, [(layout.trial, layout.seconds) for layout in measured]),
         layout={
-            "xaxis": _axis("predicted seconds of a step"),
-            "yaxis": _axis(_plot_text(record.metric)),
+            "xaxis": axis("predicted seconds of a step"),
+            "yaxis": axis(plot_text(record.metric)),
         },
         table=ranking_table("data-ranking", record, measured),
         is_wide=True,
@@ -445,7 +482,7 @@ def _marks(
     record: StudyRecord, groups: Groups, points: Sequence[tuple[TrialRecord, float]], rings_best: bool = True
 ) -> list[dict[str, Any]]:
     """A mark where each trial's objective stands above its x, filled if it completed, and a ring around the best."""
-    place, best = _position(record), record.best
+    place, best = position(record), record.best
     looks: dict[tuple[int, bool], list[tuple[TrialRecord, float]]] = {}
     for trial, x in points:
         looks.setdefault((groups.of(trial), trial.standing is Standing.COMPLETED), []).append((trial, x))
@@ -507,14 +544,14 @@ def packed(numbers: Sequence[float], kind: str) -> dict[str, str]:
     return {"dtype": kind, "bdata": base64.b64encode(values.tobytes()).decode()}
 
 
-def _axis(title: str, logged: Sequence[float] | None = None, **more: Any) -> dict[str, Any]:
+def axis(title: str, logged: Sequence[float] | None = None, **more: Any) -> dict[str, Any]:
     """An axis; a logarithmic one for the values in `logged`, every label a whole number of its own."""
-    axis = {"title": {"text": title}, "exponentformat": "e"} | more
+    plain = {"title": {"text": title}, "exponentformat": "e"} | more
     if not logged:
-        return axis
-    return axis | {"type": "log", "tickformat": ".2~e" if max(logged) < 0.1 else "~g"}
+        return plain
+    return plain | {"type": "log", "tickformat": ".2~e" if max(logged) < 0.1 else "~g"}
 
 
-def _plot_text(text: str) -> str:
+def plot_text(text: str) -> str:
     """plotly reads a few tags in its texts; what others wrote has none."""
     return escape(words.clean(text, 60))

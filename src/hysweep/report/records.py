@@ -13,7 +13,7 @@ import shlex
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -43,6 +43,8 @@ from hysweep.track import (
 SCORE = "critic/score/mean"
 SEED = "trainer.seed"  # what replicates differ in
 STEP_SECONDS = "timing_s/step"
+STEP_TOKENS = "perf/total_num_tokens"
+AXES = ("tokens", "hours", "gpu_hours")
 
 T = TypeVar("T")
 # What a torn, foreign or half-written file makes a reader raise.
@@ -96,6 +98,7 @@ class AttemptRecord:
     """One job of a trial. Times are unix seconds; `ended` and `cause` are None while it runs.
 
     cause  the controller's word, once it has booked the attempt: a job that it stopped says only that it was killed
+    nodes  where it ran: a list as the scheduler writes one, or the host of its first process
     """
 
     number: int
@@ -110,6 +113,7 @@ class AttemptRecord:
     total_steps: int | None = None
     last_step: int | None = None
     is_claimed: bool = False
+    nodes: str = ""
 
     def seconds(self, now: float, silence_s: float) -> float:
         """How long it ran; one that fell silent without an end counts up to its last sign of life."""
@@ -139,6 +143,15 @@ class Spending:
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a study is still to take, if its trials go on as those that ended did. trials: those under way included."""
+
+    trials: int
+    gpu_hours: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRecord:
     """One trial as its directory shows it.
 
@@ -146,6 +159,7 @@ class TrialRecord:
     curves     the metrics that were asked for when the study was read; `curve` fetches any other
     gpu_hours  booked ones, and those of attempts that are not booked yet
     saved_gpu_hours   what the steps that pruning left out would have cost; 0 for a trial that was not pruned
+    axes       what curves can be drawn against beside the step: tokens, hours since its first start, GPU-hours
     files      what it was read from: name, time and size of each file
     """
 
@@ -163,6 +177,7 @@ class TrialRecord:
     seconds: float = 0.0
     gpu_hours: float = 0.0
     saved_gpu_hours: float = 0.0
+    axes: Mapping[str, Curve] = field(default_factory=dict, repr=False)
     files: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
 
     @property
@@ -225,6 +240,11 @@ class TrialRecord:
     @property
     def is_live(self) -> bool:
         return self.standing in (Standing.RUNNING, Standing.WAITING)
+
+    @property
+    def nodes(self) -> str:
+        """Where its newest attempt runs or ran."""
+        return self.attempts[-1].nodes if self.attempts else ""
 
     @property
     def objective(self) -> Curve:
@@ -424,6 +444,30 @@ class StudyRecord:
         return sum(t.saved_gpu_hours for t in self.trials)
 
     @property
+    def refused_gpu_hours(self) -> float:
+        """What the infeasible points would have cost, if each took as much as the median trial that ran to an end."""
+        ran = [t.gpu_hours for t in self.trials if t.state.is_final and t.gpu_hours > 0]
+        refused = sum(t.standing is Standing.INFEASIBLE for t in self.trials)
+        return refused * statistics.median(ran) if ran else 0.0
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What is still to come, while trials are under way; None where nothing has ended to go by."""
+        ended = [t for t in self.trials if t.state.is_final and t.gpu_hours > 0]
+        live = [t for t in self.trials if t.is_live]
+        wanted = _whole(self.setting("n_trials"))
+        if not ended or not live:
+            return None
+        more = max(len(live), (wanted or 0) - (len(self.trials) - len(live)))
+        each = statistics.mean(t.gpu_hours for t in ended)
+        begun = math.fsum(min(each, t.gpu_hours) for t in live)
+        ahead = max(0.0, more * each - begun)
+        if self.budget_gpu_hours is not None:
+            ahead = min(ahead, max(0.0, self.budget_gpu_hours - self.gpu_hours))
+        seconds = statistics.mean(t.seconds for t in ended) * (more * each - begun) / each
+        return Forecast(more, ahead, seconds / max(1, _whole(self.setting("max_parallel")) or 1))
+
+    @property
     def budget_gpu_hours(self) -> float | None:
         return _finite(self.setting("budget_gpu_hours"))
 
@@ -480,6 +524,8 @@ def read_study(
     silence_s = 60 * (_finite(settings.get("hung_after_min")) or _DEFAULTS.hung_after_min)
 
     ledger = tuple(e for e in _attempted(directory.ledger, []) if math.isfinite(e.gpu_hours))
+    events = tuple(_attempted(lambda: list(directory.events()), []))
+    nodes = _nodes(events)
     known = {t.directory.path: t for t in previous.trials} if previous and previous.metric == metric else {}
     trials = []
     for trial in _attempted(directory.trials, []):
@@ -496,7 +542,7 @@ def read_study(
             or max((m for _, m, _ in stamp), default=0) > (previous.read_at - 2) * 1e9
         ):
             before = _read_trial(trial, metric, wanted, stamp, faults)
-        trials.append(_costed(before, ledger, now, silence_s))
+        trials.append(_costed(_placed(before, nodes), ledger, now, silence_s))
 
     return StudyRecord(
         directory=directory,
@@ -511,7 +557,7 @@ def read_study(
         created=_finite(asked.get("created")),
         trials=tuple(trials),
         ledger=ledger,
-        events=tuple(_attempted(lambda: list(directory.events()), [])),
+        events=events,
         read_at=now,
         faults=tuple(faults),
         is_paused=directory.is_paused,
@@ -559,8 +605,56 @@ def _read_trial(
         curves=_curves(steps, wanted),
         last_step=last_step,
         total_steps=total or _whole(_at(config, "trainer.total_steps")),
+        axes=_axes(attempts, directories, steps),
         files=stamp,
     )
+
+
+def _axes(
+    attempts: Sequence[AttemptRecord], directories: Sequence[AttemptDirectory], steps: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Curve]:
+    """By step, at its end: tokens of the steps until then, hours since the trial's first start, GPU-hours of all its
+    attempts until then. Those that the trainer did not measure are left out.
+
+    A step ends where the times of the steps say so: the last one when the metrics were last written, but within its
+    attempt.
+    """
+    axes = {name: Curve() for name in AXES}
+    start = next((a.started for a in attempts if a.started), None)
+    tokens = gpu_hours = 0.0
+    if any(STEP_TOKENS in data for data in steps.values()):
+        for step, data in steps.items():
+            tokens += _finite(data.get(STEP_TOKENS)) or 0.0
+            axes["tokens"].steps.append(step)
+            axes["tokens"].values.append(tokens)
+    ends: dict[int, tuple[float, float]] = {}
+    for attempt, directory in zip(attempts, directories, strict=True):
+        if attempt.started is None or start is None:
+            continue
+        rows = _attempted(directory.metrics, [])
+        times = [_finite(data.get(STEP_SECONDS)) or 0.0 for _, data in rows]
+        written = _written(directory.metrics_file) or attempt.started
+        until = min(written, attempt.ended or written)
+        at = max(attempt.started, until - math.fsum(times))
+        ends = {step: end for step, end in ends.items() if not rows or step < rows[0][0]}
+        for (step, _), seconds in zip(rows, times, strict=True):
+            at += seconds
+            ends[step] = ((at - start) / 3600, gpu_hours + (at - attempt.started) * attempt.gpus / 3600)
+        gpu_hours += max(0.0, (attempt.ended or at) - attempt.started) * attempt.gpus / 3600
+    if any(math.isfinite(data.get(STEP_SECONDS, math.nan)) for data in steps.values()):
+        for step, (hours, spent) in sorted(ends.items()):
+            for name, value in (("hours", hours), ("gpu_hours", spent)):
+                axes[name].steps.append(step)
+                axes[name].values.append(value)
+    return axes
+
+
+def _written(path: Path) -> float | None:
+    """When a file was last written to."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _last_step(attempt: AttemptDirectory) -> int | None:
@@ -585,12 +679,27 @@ def _read_attempt(attempt: AttemptDirectory, last_step: int | None) -> AttemptRe
         total_steps=_whole(job.get("total_steps")),
         last_step=last_step,
         is_claimed=claim is not None,
+        nodes=claim.host if claim else "",
     )
 
 
 def _begun(attempt: AttemptRecord, began: float) -> AttemptRecord:
     """A job that holds its nodes, though the attempt's own process has not come up: it fetches an image, say."""
     return attempt if attempt.is_claimed else replace(attempt, started=began, seen=math.inf)
+
+
+def _nodes(events: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, Any], str]:
+    """Where attempts that are over ran, by trial and attempt, where the scheduler said so."""
+    return {(e.get("trial"), e.get("attempt")): str(e["nodes"]) for e in events if e.get("nodes")}
+
+
+def _placed(trial: TrialRecord, nodes: Mapping[tuple[Any, Any], str]) -> TrialRecord:
+    """The trial with the nodes that the scheduler named rather than the first host alone."""
+    running = {trial.state.attempt: trial.state.nodes} if not trial.state.is_final else {}
+    named = {a.number: nodes.get((trial.number, a.number)) or running.get(a.number) for a in trial.attempts}
+    if not any(named.values()):
+        return trial
+    return replace(trial, attempts=tuple(replace(a, nodes=named[a.number] or a.nodes) for a in trial.attempts))
 
 
 def _costed(trial: TrialRecord, ledger: tuple[Booking, ...], now: float, silence_s: float) -> TrialRecord:

@@ -6,6 +6,7 @@ A new section is one more function in `SECTIONS`, a new curve one more row of `f
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,18 +14,23 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from hysweep.report import figures, words
+import yaml  # type: ignore[import-untyped, unused-ignore]
+
+from hysweep.report import figures, searching, words
+from hysweep.report.explaining import explanation
 from hysweep.report.figures import SYMBOLS, Figure, Groups
 from hysweep.report.html import Cell, Column, Html, Row, Table, element, join
 from hysweep.report.ranking import Ranking, ranking
-from hysweep.report.records import SCORE, AttemptRecord, Standing, StudyRecord, TrialRecord
+from hysweep.report.records import AXES, SCORE, AttemptRecord, Standing, StudyRecord, TrialRecord
+from hysweep.schema import BadInput
 from hysweep.schema.override import emit
+from hysweep.study.importance import Importances
 from hysweep.track import Cause, Phase
 
 SHOWN_FAILURES = 3
 
 # Ends of an attempt that nobody has to look into.
-_FINE = frozenset({Cause.COMPLETED, Cause.PRUNED, Cause.CANCELLED})
+_FINE = frozenset({Cause.COMPLETED, Cause.PRUNED, Cause.RUNG, Cause.CANCELLED})
 
 
 class View:
@@ -35,6 +41,17 @@ class View:
         self.groups: Groups = figures.grouped(record)
         self.curves: list[Figure] = figures.curves(record, self.groups)
         self.scatters: list[Figure] = figures.scatters(record, self.groups)
+        self.importances: Importances | None = searching.importances_of(record)
+        self.searched: list[Figure] = _there(
+            searching.history(record, self.groups),
+            searching.importance(record, self.importances),
+            searching.parallel(record, self.groups),
+            *searching.chosen(record, self.groups),
+            *self.scatters,
+            searching.contour(record, self.groups, self.importances),
+        )
+        self.ran: list[Figure] = _there(searching.timeline(record, self.groups))
+        self.ends: list[Figure] = _there(searching.ends(record, self.groups))
         self.trade_offs: list[Figure] = figures.pareto(record, self.groups)
         self.ranking: Ranking | None = ranking(record)
         self.ranked: Figure | None = figures.ranked(record, self.groups, self.ranking) if self.ranking else None
@@ -49,8 +66,19 @@ class View:
             "points": [self.record.label(t) for t in trials],
             "order": [places[t.number] for t in self.record.ranked],
             "trials": [escape(f"trial {t.number} · {self.record.label(t)} · {t.word}") for t in trials],
-            "figures": {f.name: f.spec() for f in [*self.trade_offs, *self.curves, *self.scatters, self.ranked] if f},
+            "unit": self.record.hour_unit,
+            "axes": figures.axes(self.record) if self.curves else {},
+            "figures": {f.name: f.spec() for f in self.figures},
         }
+
+    @property
+    def figures(self) -> list[Figure]:
+        more = [self.ranked] if self.ranked else []
+        return [*self.trade_offs, *self.curves, *self.searched, *self.ran, *self.ends, *more]
+
+
+def _there(*found: Figure | None) -> list[Figure]:
+    return [figure for figure in found if figure is not None]
 
 
 # ---- head -------------------------------------------------------------------------------------------
@@ -185,6 +213,14 @@ def _cost_cards(record: StudyRecord) -> list[Html]:
     if pruned:
         saved = f"{unit}: the steps that {words.counted(pruned, 'pruned trial')} did not take"
         cards.append(_card("Saved by pruning", f"≈ {words.hours(record.saved_gpu_hours)}", saved))
+    refused = record.counts.get(Standing.INFEASIBLE, 0)
+    if refused and record.refused_gpu_hours:
+        saved = f"{unit}: what {words.counted(refused, 'refused point')} would have taken, if as much as those that ran"
+        cards.append(_card("Saved by refusing", f"≈ {words.hours(record.refused_gpu_hours)}", saved))
+    if (ahead := record.forecast) is not None:
+        more = f"{unit} in all, after {words.counted(ahead.trials, 'more trial')}, if they go like those that ended"
+        when = f"in about {words.duration(ahead.seconds)}" if ahead.seconds else None
+        cards.append(_card("Forecast", f"≈ {words.hours(record.gpu_hours + ahead.gpu_hours)}", more, when))
     return cards
 
 
@@ -284,23 +320,39 @@ def _snapshot_hint(record: StudyRecord) -> Html | None:
 
 
 def _difference(record: StudyRecord, best: TrialRecord) -> Html:
+    """Against the configuration that nothing was said of; where that cannot be composed, against the first trial."""
     first = record.trials[0]
-    if first is best:
+    default = _default(record)
+    if default is None and first is best:
         return element("p", "It is the first trial, so there is no difference to it.", class_="soft small")
-    one, other = _flat(first.config), _flat(best.config)
+    name, title = "default", "What differs from the default configuration"
+    if default is None:
+        name, title = f"trial {first.number}", f"What differs from the first trial, {record.label(first)}"
+    one, other = _flat(first.config if default is None else default), _flat(best.config)
     changed = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
     rows = [Row([Cell(element("code", key), key), Cell(one.get(key, "")), Cell(other.get(key, ""))]) for key in changed]
-    table = Table(
-        "difference",
-        f"Trial {best.number} against the first trial",
-        [Column("key", is_head=True), Column(f"trial {first.number}"), Column(f"trial {best.number}")],
-        rows,
-    )
-    return element(
-        "div",
-        _tools(element("h3", f"What differs from the first trial, {record.label(first)}"), table.csv_link()),
-        table.html(),
-    )
+    if not rows:
+        return element("p", "Nothing differs from the default configuration.", class_="soft small")
+    columns = [Column("key", is_head=True), Column(name), Column(f"trial {best.number}")]
+    table = Table("difference", f"Trial {best.number} against the {name}", columns, rows)
+    if len(rows) <= 12:
+        return element("div", _tools(element("h3", title), table.csv_link()), table.html())
+    summary = element("summary", f"{title}: {words.counted(len(rows), 'key')}")
+    return element("details", summary, _tools(table.csv_link()), table.html())
+
+
+def _default(record: StudyRecord) -> Mapping[str, Any] | None:
+    """What `hysweep run` would train without a word, by the config groups as they were when the study began."""
+    from hysweep.compose import Composer  # brings Hydra
+    from hysweep.compose.composer import MISCOMPOSED, trial_yaml
+
+    conf = record.directory.conf
+    try:
+        composer = Composer([conf], shipped=False) if conf.is_dir() else Composer()
+        found = yaml.safe_load(trial_yaml(composer.compose([]).trial))
+    except (BadInput, OSError, yaml.YAMLError, *MISCOMPOSED):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _asked(view: View) -> Html | None:
@@ -433,9 +485,13 @@ def _curve_section(view: View) -> Html | None:
 
 
 def _search_section(view: View) -> Html | None:
-    if not view.scatters:
+    if not view.searched:
         return None
-    return join([_marks(view), _figures(view.scatters)])
+    return join([_marks(view), _figures(view.searched)])
+
+
+def _ran_section(view: View) -> Html | None:
+    return join([_marks(view), _figures(view.ran)]) if view.ran else None
 
 
 def _ranking_section(view: View) -> Html | None:
@@ -481,6 +537,7 @@ def _legend(view: View) -> Html:
         element("legend", groups.key[:1].upper() + groups.key[1:] or "Shown"),
         *boxes,
         _most(len(view.record.trials)),
+        _against(view.record),
         class_="legend",
     )
 
@@ -496,6 +553,16 @@ def _most(count: int) -> Html | None:
         if n <= count
     ]
     return element("label", "Curves of ", element("select", *options, id="most"))
+
+
+def _against(record: StudyRecord) -> Html | None:
+    """What curves are drawn against: the step, or anything else that some trial measured."""
+    names = {"tokens": "tokens", "hours": "hours", "gpu_hours": record.hour_unit}
+    measured = [name for name in AXES if any(len(t.axes.get(name, ())) > 1 for t in record.trials)]
+    if not measured:
+        return None
+    options = [element("option", "steps", value="step"), *(element("option", names[n], value=n) for n in measured)]
+    return element("label", "Against ", element("select", *options, id="against"))
 
 
 def _figures(of: Iterable[Figure]) -> Html:
@@ -529,7 +596,7 @@ def _pruned(view: View) -> Html | None:
     metric = record.pruned_by
     values = words.aligned([t.curve(metric).last for t in trials])
     saved = words.aligned_hours([t.saved_gpu_hours for t in trials])
-    against = [_against(record, t) for t in trials]
+    against = [_compared(record, t) for t in trials]
     columns = [
         Column("trial", is_head=True),
         Column("at step", True),
@@ -553,10 +620,11 @@ def _pruned(view: View) -> Html | None:
     ]
     table = Table("pruned", "Pruned trials", columns, rows)
     note = "Saved: the steps left out, at the trial's own median time a step. Where it was heading is not known."
-    return join([_tools(element("p", note, class_="soft small"), table.csv_link()), table.html()])
+    ends = [_marks(view), _figures(view.ends)] if view.ends else []
+    return join([_tools(element("p", note, class_="soft small"), table.csv_link()), table.html(), *ends])
 
 
-def _against(record: StudyRecord, trial: TrialRecord) -> str:
+def _compared(record: StudyRecord, trial: TrialRecord) -> str:
     """The values that the controller compared, where its event names them."""
     events = [e for e in record.events_of(trial.number) if Cause.PRUNED in (e.get("cause"), e.get("event"))]
     known = ("time", "event", "trial", "id", "cause", "step", "value", "reason", "attempt", "job")
@@ -610,9 +678,33 @@ def _cause(record: StudyRecord, cause: Cause, failures: list[_Failure]) -> Html:
     standing = Standing.INFEASIBLE if cause is Cause.INFEASIBLE else Standing.FAILED
     title = element("h3", _badge(cause, standing), count)
     articles = [_article(record, failure) for failure in failures]
+    told = explanation(cause)
+    hint = element("details", element("summary", "What it means, and what to do"), _prose(told)) if told else None
     rest = articles[SHOWN_FAILURES:]
     more = element("details", element("summary", f"{len(rest)} more"), *rest) if rest else None
-    return element("div", title, *articles[:SHOWN_FAILURES], more, class_="cause")
+    return element("div", title, hint, *articles[:SHOWN_FAILURES], more, class_="cause")
+
+
+def _prose(markdown: str) -> Html:
+    """A page of ours: paragraphs, lists, code and bold text. Nothing else is in them."""
+    blocks = []
+    for block in markdown.strip().split("\n\n"):
+        if block.startswith("- "):
+            items = re.split(r"^- ", block, flags=re.MULTILINE)[1:]
+            blocks.append(element("ul", *(element("li", _inline(item)) for item in items)))
+        elif not block.startswith("#"):
+            blocks.append(element("p", _inline(block)))
+    return element("div", *blocks, class_="prose")
+
+
+def _inline(markdown: str) -> Html:
+    parts = re.split(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^]]+)\]\([^)]+\)", markdown)
+    made: list[object] = []
+    for plain, code, bold, link in zip(
+        parts[::4], [*parts[1::4], None], [*parts[2::4], None], [*parts[3::4], None], strict=True
+    ):
+        made += [plain, element("code", code) if code else element("strong", bold) if bold else link]
+    return join(made)
 
 
 def _article(record: StudyRecord, failure: _Failure) -> Html:
@@ -702,6 +794,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Html | None]], ...] = (
     ("Ranking of layouts", "ranking", _ranking_section),
     ("Training curves", "curves", _curve_section),
     ("Search", "search", _search_section),
+    ("Timeline", "timeline", _ran_section),
     ("Pruned", "pruning", _pruned),
     ("Failures", "failures", _failures),
     ("Cost", "cost", _costs),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -96,19 +96,37 @@ def ranking_table(of: Ranking, record: StudyRecord) -> Table:
     return table
 
 
-def live_table(record: StudyRecord, *, width: int = 80, height: int = 24, events: int = 4) -> RenderableType:
+def live_table(
+    record: StudyRecord,
+    *,
+    width: int = 80,
+    height: int = 24,
+    events: int = 4,
+    trials: Sequence[TrialRecord] | None = None,
+    selected: int | None = None,
+    notes: Sequence[Text] = (),
+) -> RenderableType:
     """The running view: how far each trial is, counts by state, the best so far and the last decisions.
 
-    At most `height` lines: trials under way come first, then those that ended last.
+    At most `height` lines.
+
+    trials    the order of the table; else those under way first, then those that ended last
+    selected  the number of a trial that is marked and told in full
+    notes     lines below everything
     """
+    order = by_activity(record) if trials is None else trials
+    chosen = next((t for t in order if t.number == selected), None)
     head = [_title(record, width), _counts(record)]
     foot = [*_waiting_lines(record), _best_line(record), *_spending_line(record), *_event_lines(record, events)]
-    room = max(1, height - len(head) - len(foot) - 3)
-    live = [t for t in record.trials if t.is_live]
-    ended = sorted((t for t in record.trials if not t.is_live), key=lambda t: t.state.updated, reverse=True)
-    live.sort(key=lambda t: (t.standing is not Standing.RUNNING, t.number))
-    shown = (live + ended)[:room]
-    body = _progress_table(record, shown, width)
+    if chosen is not None:
+        foot = [_told(record, chosen), *foot[: max(0, height - len(head) - len(notes) - 8)]]
+    foot += notes
+    room = max(1, height - len(head) - len(foot) - 2)
+    if len(order) > room:
+        room = max(1, room - 1)
+    first = 0 if chosen is None else max(0, min(order.index(chosen) - room // 2, len(order) - room))
+    shown = order[first : first + room]
+    body = _progress_table(record, shown, width, selected)
     left_out = len(record.trials) - len(shown)
     more = [Text(f"… and {left_out} more", style="dim")] if left_out else []
     lines: list[Text | Table] = [*head, body, *more, *foot]
@@ -116,6 +134,14 @@ def live_table(record: StudyRecord, *, width: int = 80, height: int = 24, events
         if isinstance(line, Text):
             line.no_wrap, line.overflow = True, "ellipsis"
     return Group(*lines)
+
+
+def by_activity(record: StudyRecord) -> list[TrialRecord]:
+    """Trials that run, those that wait, then those that ended last."""
+    live = [t for t in record.trials if t.is_live]
+    ended = sorted((t for t in record.trials if not t.is_live), key=lambda t: t.state.updated, reverse=True)
+    live.sort(key=lambda t: (t.standing is not Standing.RUNNING, t.number))
+    return live + ended
 
 
 def change_lines(before: StudyRecord | None, after: StudyRecord) -> list[str]:
@@ -264,6 +290,9 @@ def _counts(record: StudyRecord) -> Text:
     parts = [Text(words.counted(len(record.trials), "trial", of))]
     parts += [Text(f"{n} {standing}", style=_STYLES[standing]) for standing, n in record.counts.items()]
     parts += [Text("paused", style="bold yellow")] if record.is_paused else []
+    if record.budget_gpu_hours is not None:
+        left = max(0.0, record.budget_gpu_hours - record.gpu_hours)
+        parts.append(Text(f"{words.hours(left)} {record.hour_unit} left"))
     if record.filtered:
         parts.append(Text(f"{words.counted(record.filtered, 'point')} filtered out", style="dim"))
     return Text(" · ").join(parts)
@@ -281,30 +310,78 @@ def _spending_line(record: StudyRecord) -> list[Text]:
     return [Text(f"{record.hour_unit}: {' · '.join(parts)}", style="dim")]
 
 
-def _progress_table(record: StudyRecord, trials: Sequence[TrialRecord], width: int) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", width=width)
-    table.add_column("trial", no_wrap=True)
-    table.add_column("point", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("progress", no_wrap=True, width=10)
-    table.add_column("steps", justify="right", no_wrap=True)
-    table.add_column("latest", justify="right", no_wrap=True)
-    table.add_column("trend", no_wrap=True, width=10)
-    table.add_column("time", justify="right", no_wrap=True)
+def _progress_table(record: StudyRecord, trials: Sequence[TrialRecord], width: int, selected: int | None) -> Table:
+    """A row a trial. What is always the same is left out, and on a narrow terminal what can be seen elsewhere."""
     digits = len(str(max((t.number for t in trials), default=0)))
     latest = words.aligned([t.latest for t in trials])
-    for trial, value in zip(trials, latest, strict=True):
-        trend = trial.objective if len(trial.objective) > 9 else trial.score
-        table.add_row(
-            Text(f"{trial.number:>{digits}} {trial.short_id}"),
-            Text(record.label(trial)),
-            _progress(trial),
-            Text(_steps(trial)),
-            Text(value),
-            Text(words.sparkline(trend.values, 10), style=_STYLES[trial.standing]),
-            Text(words.duration(trial.seconds or None)),
-            style="dim" if not trial.is_live else "",
-        )
+    hours = words.aligned_hours([t.gpu_hours for t in trials])
+    places = [_place(t) for t in trials]
+    heads = {
+        "trial": True,
+        "point": True,
+        "progress": True,
+        "steps": True,
+        "latest": True,
+        "trend": width >= 64,
+        "try": any(t.state.attempt > 1 for t in trials),
+        "time": width >= 100 or not any(places),
+        _hour_head(record): width >= 72,
+        "where": any(places) and width >= 64,
+    }
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", width=width)
+    for head in (h for h, is_shown in heads.items() if is_shown):
+        is_number = head in ("steps", "latest", "try", "time", _hour_head(record))
+        ratio = {"point": 5, "where": 4}.get(head)
+        fixed = {"progress": 10, "trend": 8}.get(head)
+        justify: JustifyMethod = "right" if is_number else "left"
+        table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis", ratio=ratio, width=fixed)
+    for trial, value, spent, place in zip(trials, latest, hours, places, strict=True):
+        trend = trial.objective if len(trial.objective) > 7 else trial.score
+        cells: dict[str, RenderableType] = {
+            "trial": Text(f"{trial.number:>{digits}}" + (f" {trial.short_id}" if width >= 100 else "")),
+            "point": Text(record.label(trial)),
+            "progress": _progress(trial),
+            "steps": Text(_steps(trial)),
+            "latest": Text(value),
+            "trend": Text(words.sparkline(trend.values, 8), style=_STYLES[trial.standing]),
+            "try": Text(str(trial.state.attempt or "")),
+            "time": Text(words.duration(trial.seconds or None)),
+            _hour_head(record): Text(spent),
+            "where": Text(place),
+        }
+        style = "reverse" if trial.number == selected else "dim" if not trial.is_live else ""
+        table.add_row(*(cell for head, cell in cells.items() if heads[head]), style=style)
     return table
+
+
+def _place(trial: TrialRecord) -> str:
+    """Where a trial runs, or what it waits for; nothing of one that ended."""
+    if trial.standing is Standing.RUNNING:
+        return words.clean(trial.nodes, 60)
+    if trial.standing is Standing.WAITING:
+        return ", ".join(filter(None, [words.clean(trial.state.reason, 60), _expected(trial)]))
+    return ""
+
+
+def _expected(trial: TrialRecord) -> str:
+    """When the scheduler means to start it."""
+    at = trial.state.expected
+    return f"starts {words.clock(at)[:5]}" if at and trial.standing is Standing.WAITING else ""
+
+
+def _told(record: StudyRecord, trial: TrialRecord) -> Text:
+    """One trial in full, in a line."""
+    started = trial.attempts[-1].started if trial.attempts else None
+    parts = [
+        f"trial {trial.number} {trial.short_id} {record.label(trial)}",
+        trial.word,
+        f"attempt {trial.state.attempt}" if trial.state.attempt > 1 else "",
+        f"on {trial.nodes}" if trial.nodes else "",
+        f"since {words.clock(started)[:5]}" if started and trial.standing is Standing.RUNNING else "",
+        _expected(trial),
+        trial.reason,
+    ]
+    return Text(words.clean(" · ".join(filter(None, parts)), 400), style="bold")
 
 
 def _progress(trial: TrialRecord) -> RenderableType:
@@ -317,13 +394,14 @@ def _progress(trial: TrialRecord) -> RenderableType:
 def _waiting_lines(record: StudyRecord) -> list[Text]:
     """Why trials wait, in the scheduler's words; those that wait for the same are one line. First what stops it all."""
     waiting = [t for t in record.trials if t.standing is Standing.WAITING and t.state.reason]
-    numbers: dict[tuple[str, str], list[int]] = {}
+    alike: dict[tuple[str, str], list[TrialRecord]] = {}
     for trial in sorted(waiting, key=lambda t: not t.state.is_refused):
-        numbers.setdefault((trial.word, trial.state.reason), []).append(trial.number)
-    lines = [
-        f"{word}: {words.clean(reason, 200)} (trial{'s'[: len(of) != 1]} {', '.join(map(str, of))})"
-        for (word, reason), of in numbers.items()
-    ][:_MOST_REASONS]
+        alike.setdefault((trial.word, trial.state.reason), []).append(trial)
+    lines = []
+    for (word, reason), of in list(alike.items())[:_MOST_REASONS]:
+        first = min((t for t in of if t.state.expected), key=lambda t: t.state.expected or 0.0, default=None)
+        told = ", ".join(filter(None, [words.clean(reason, 200), _expected(first) if first else ""]))
+        lines.append(f"{word}: {told} (trial{'s'[: len(of) != 1]} {', '.join(str(t.number) for t in of)})")
     return [Text(line, style="red" if line.startswith("refused") else "yellow") for line in lines]
 
 

@@ -26,6 +26,7 @@ _SHORT = {
     "weight_decay": "decay",
 }
 # Characters that turn the direction of what follows: text that holds one is not what it looks like.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 
 
@@ -33,6 +34,12 @@ def clean(text: object, limit: int | None = None) -> str:
     """One line that cannot steer a terminal: control and direction characters gone, white space collapsed."""
     line = " ".join("".join(map(_harmless, str(text))).split())
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def plain(text: str, limit: int) -> str:
+    """A line of a log as it stands, without what could steer a terminal: its colours, and its spaces kept."""
+    line = "".join(map(_harmless, _ESCAPES.sub("", text.expandtabs())))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _harmless(c: str) -> str:

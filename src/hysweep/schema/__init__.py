@@ -17,7 +17,7 @@ from hysweep.schema.groups import (
 from hysweep.schema.identity import trial_id
 from hysweep.schema.knob import Knob, Leaf, leaves
 from hysweep.schema.problem import BadInput, Problem, Severity, Stage, nearest, suggest
-from hysweep.schema.search import Objective, Pruner, Sampler
+from hysweep.schema.search import Objective, Promote, Pruner, Sampler
 from hysweep.schema.study import ControllerJob, Notify, Study
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Objective",
     "Parallelism",
     "Problem",
+    "Promote",
     "Pruner",
     "Reward",
     "Rollout",

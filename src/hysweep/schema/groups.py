@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, SET, knob
+from hysweep.schema.knob import ACTOR, FILLED, MODEL, REF, ROLLOUT, SET, Other, knob
 
 ON_MEGATRON = {"parallelism.engine": ("megatron",)}
 ON_FSDP = {"parallelism.engine": ("fsdp2",)}
@@ -26,6 +26,11 @@ STEPPED = {"trainer.use_dynamic_batch": (True,)}
 FIXED_MICRO = {"trainer.use_dynamic_batch": (False,)}
 WITH_IS = {"rollout.correction_is": ("token", "sequence")}
 WITH_RS = {"rollout.correction_rs": SET}
+OTHERS = Other(("a recipe's",), "main_ppo")
+WITH_FUNCTION = {"reward.function_path": SET}
+WITH_REWARD_MODEL = {"reward.model_path": SET}
+WITH_SANDBOX = {"reward.sandbox_url": SET}
+ROUTED = {"reward.routes": FILLED}
 # Which losses read which settings: verl/trainer/ppo/core_algos.py, the functions under register_policy_loss.
 LOSSES = ("vanilla", "gspo", "cispo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dppo_tv", "dppo_kl", "dro")
 CLIPPED = {"algorithm.loss_mode": ("vanilla", "gspo", "cispo", "clip_cov", "geo_mean", "dppo_tv", "dppo_kl")}
@@ -117,7 +122,16 @@ class Model:
 @dataclass(kw_only=True, slots=True)
 class Algorithm:
     name: str = knob(doc="name in tables and labels", learned=False)
-    adv_estimator: str = knob("grpo", "how rewards become advantages", "algorithm.adv_estimator", choices=ESTIMATORS)
+    plugin: str | None = knob(
+        None,
+        "Python file with an advantage estimator or policy loss of your own, imported in every process of the trainer",
+    )
+    adv_estimator: str = knob(
+        "grpo",
+        "how rewards become advantages; with a plugin also the name of its own",
+        "algorithm.adv_estimator",
+        choices=ESTIMATORS,
+    )
     norm_adv_by_std: bool = knob(
         True,
         "divide by the group's standard deviation (off: the Dr.GRPO correction)",
@@ -134,7 +148,7 @@ class Algorithm:
     gdpo_reward_weights: list[float] = knob(factory=list, doc="GDPO: their weights; empty: 1 each", when=GDPO)
     loss_mode: str = knob(
         "vanilla",
-        "the policy loss; vanilla is PPO's clipped one with the dual clip",
+        "the policy loss; vanilla is PPO's clipped one with the dual clip; with a plugin also the name of its own",
         f"{ACTOR}.policy_loss.loss_mode",
         choices=LOSSES,
     )
@@ -550,6 +564,12 @@ class Data:
         choices=("error", "left", "right", "middle"),
     )
     filter_overlong_prompts: bool = knob(False, "drop longer prompts first", "data.filter_overlong_prompts")
+    reader: str = knob(
+        "verl",
+        "what reads the files; arrow also takes Arrow files, their shards and save_to_disk directories as they are",
+        choices=("verl", "arrow"),
+        learned=False,
+    )
     shuffle: bool = knob(True, "shuffle the training set", "data.shuffle")
     loader_workers: int = knob(8, "processes that load rows", "data.dataloader_num_workers", learned=False, low=0)
 
@@ -563,7 +583,64 @@ class Reward:
     function_path: str | None = knob(
         None, "Python file with a reward function; null: verl's routing by data_source; embedded:reward"
     )
-    function_name: str = knob("compute_score", "its name there", "reward.custom_reward_function.name")
+    function_name: str = knob("compute_score", "its name there", when=WITH_FUNCTION)
+    function_kwargs: dict[str, Any] = knob(
+        factory=dict, doc="what it is called with besides the row", when=WITH_FUNCTION
+    )
+    routes: dict[str, Any] = knob(
+        factory=dict,
+        doc="what scores a row, by its data_source or a pattern of them: a ready reward, file.py:function, a URL, "
+        "server:NAME/path or verl; {reward, weight, options}; or a list of these, which is added up",
+    )
+    servers: dict[str, Any] = knob(
+        factory=dict,
+        doc="what routes ask and the job starts: name -> {command with {port}, health: path, ready_s}",
+        when=ROUTED,
+    )
+    timeout_s: float = knob(60.0, "of a request to an endpoint", unit="s", when=ROUTED, learned=False, low=0.01)
+    retries: int = knob(3, "more tries of a request that failed", when=ROUTED, learned=False, low=0)
+    batch: int = knob(16, "most rows of a request", unit="rows", when=ROUTED, learned=False, low=1)
+    concurrent: int = knob(
+        8, "most requests of one scoring process at once", unit="requests", when=ROUTED, learned=False, low=1
+    )
+    model_path: str | None = knob(None, "reward model, in Hugging Face format", "reward.reward_model.model_path")
+    model_engine: str = knob(
+        "vllm",
+        "what serves the reward model",
+        "reward.reward_model.rollout.name",
+        when=WITH_REWARD_MODEL,
+        choices=("vllm", "sglang"),
+        learned=False,
+    )
+    model_tensor: int = knob(
+        1,
+        "its tensor parallel size",
+        "reward.reward_model.rollout.tensor_model_parallel_size",
+        when=WITH_REWARD_MODEL,
+        learned=False,
+        low=1,
+    )
+    model_gpu_memory_utilization: float = knob(
+        0.5,
+        "share of each GPU's memory that it takes",
+        "reward.reward_model.rollout.gpu_memory_utilization",
+        when=WITH_REWARD_MODEL,
+        learned=False,
+        low=0.05,
+        high=1,
+    )
+    model_nodes: int = knob(
+        0, "nodes of its own; 0: it shares the trainer's GPUs", when=WITH_REWARD_MODEL, learned=False, low=0
+    )
+    sandbox_url: str | None = knob(
+        None, "Sandbox Fusion that runs code for verl's routing", "reward.sandbox_fusion.url", learned=False
+    )
+    sandbox_concurrent: int = knob(
+        64, "most programs at once", "reward.sandbox_fusion.max_concurrent", when=WITH_SANDBOX, learned=False, low=1
+    )
+    sandbox_memory_mib: int = knob(
+        1024, "memory of a program", "reward.sandbox_fusion.memory_limit_mb", unit="MiB", when=WITH_SANDBOX, low=1
+    )
     overlong_buffer_len: int | None = knob(
         None,
         "DAPO: the last tokens of the response length in which a penalty grows; 0: none; null: a fifth of it",
@@ -586,6 +663,10 @@ class Trainer:
     verl: str = knob(
         "0.9.1",
         "the trainer: a version that is known here (0.9.1, 0.9.0, 220e903), `installed`, a wheel or a checkout",
+    )
+    entry: str = knob("main_ppo", "what trains: main_ppo, or the module of a recipe's own entry, as dapo.main_dapo")
+    recipes: str | None = knob(
+        None, "checkout of verl's recipe collection, which the entry is a module of", when={"trainer.entry": OTHERS}
     )
     use_v1: bool | None = knob(None, "verl's V1 trainer; null: wherever the algorithm can run on it", learned=False)
     learning_rate: float = knob(1e-6, "of the actor", f"{ACTOR}.optim.lr", low=0, high=1)
@@ -792,6 +873,18 @@ class Tracking:
         learned=False,
     )
     project: str = knob("hysweep", "project of the runs", "trainer.project_name", learned=False)
+    entity: str | None = knob(
+        None, "whose the runs of Weights & Biases are, a team or a user; null: your default", learned=False
+    )
+    mode: str = knob(
+        "online",
+        "of Weights & Biases; offline: runs are written beside each attempt, and `hysweep wandb sync` sends them",
+        choices=("online", "offline"),
+        learned=False,
+    )
+    tags: list[str] = knob(
+        factory=list, doc="of the runs of Weights & Biases, beside the algorithm and the model", learned=False
+    )
 
 
 @dataclass(kw_only=True, slots=True)

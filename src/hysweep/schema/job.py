@@ -22,7 +22,9 @@ class Job:
     total_steps             of the whole training, where known: for progress
     hung_after_min          without a sign of life for so long, it is ended
     checkpoints_kept        complete checkpoints that stay; None: all
+    stop_step               once a checkpoint of so many steps is whole, the attempt ends; None: with the training
     saves_before_end        the trainer saves by itself when it knows when the allocation ends
+    services                servers that its reward asks, started before it on the head: {name: how}
     site                    the cluster group as it was given: what the scheduler is asked for, how nodes meet
     """
 
@@ -42,7 +44,9 @@ class Job:
     total_steps: int | None = None
     hung_after_min: int = 60
     checkpoints_kept: int | None = None
+    stop_step: int | None = None
     saves_before_end: bool = False
+    services: dict[str, Any] = field(default_factory=dict)
     site: Cluster = field(default_factory=lambda: Cluster(name="local"))
 
     def as_dict(self) -> dict[str, Any]:

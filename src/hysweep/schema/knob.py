@@ -24,6 +24,30 @@ class _Set(tuple[str, ...]):
 SET = _Set(("a value",))
 
 
+class _Filled(tuple[str, ...]):
+    """For `Knob.when`: a list or dict with something in it."""
+
+    def __contains__(self, value: object) -> bool:
+        return bool(value)
+
+
+FILLED = _Filled(("an entry",))
+
+
+class Other(tuple[str, ...]):
+    """For `Knob.when`: any value but one."""
+
+    one: str
+
+    def __new__(cls, said: tuple[str, ...], one: str) -> Other:
+        made = super().__new__(cls, said)
+        made.one = one
+        return made
+
+    def __contains__(self, value: object) -> bool:
+        return value != self.one
+
+
 @dataclass(frozen=True, slots=True)
 class Knob:
     """What a field says of itself.

@@ -105,6 +105,19 @@ class Objective:
 
 
 @dataclass(kw_only=True, slots=True)
+class Promote:
+    """Every trial stops at min_steps; only the best go on from there, each from its own checkpoint."""
+
+    min_steps: int | None = knob(
+        None, "where every trial stops first, and is compared; null: each runs to its end", unit="steps",
+        learned=False, low=1,
+    )  # fmt: skip
+    reduction_factor: int = knob(
+        3, "one in so many goes on, to so many times as many steps, where it is compared again", learned=False, low=2
+    )
+
+
+@dataclass(kw_only=True, slots=True)
 class Confirm:
     """When the search is over, the best points are run again with new seeds: a winner is more than luck."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hysweep.schema.knob import knob
-from hysweep.schema.search import Confirm, Objective, Pruner, Sampler
+from hysweep.schema.search import Confirm, Objective, Promote, Pruner, Sampler
 
 
 @dataclass(kw_only=True, slots=True)
@@ -78,6 +78,7 @@ class Study:
     pruners: list[Pruner] = knob(
         factory=list, doc="more of them, each as study.pruner; the first that gives a trial up does", learned=False
     )
+    promote: Promote = field(default_factory=Promote)
     confirm: Confirm = field(default_factory=Confirm)
     default_first: bool | None = knob(
         None,

@@ -14,8 +14,8 @@ from hysweep.compose import Composer
 from hysweep.compose.composer import all_leaves, out_of_bounds
 from hysweep.schema import Leaf, Problem, Stage, Trial, suggest
 from hysweep.schema.groups import KL_ESTIMATORS, MEGATRON
-from hysweep.schema.knob import ACTOR, ROLLOUT
-from hysweep.scripts.fields import Source, Unfit, fitted, is_optional
+from hysweep.schema.knob import ACTOR, REF, ROLLOUT
+from hysweep.scripts.fields import BUFFER, Source, Unfit, fitted, is_optional
 from hysweep.scripts.importer import Imported
 from hysweep.scripts.scope import MARK
 
@@ -37,6 +37,8 @@ ALSO = {
     "reward.manager": ("rate_limited", "remote"),
 }
 OFTEN = ("trainer.validate_every", "trainer.save_every")  # 0 and all below: never
+ENGINES = ("vllm", "sglang", "trtllm")  # verl/workers/rollout/replica.py: RolloutReplicaRegistry
+NEEDED = ("trainer.logger", "data.train_files", "data.val_files")
 RESUMES = ("auto", "disable", "resume_path")
 
 
@@ -48,7 +50,9 @@ def values_that_are_none(source: Source, keys: TrainerKeys) -> list[Problem]:
 
 def _misfit(leaf: Leaf, key: str, source: Source, keys: TrainerKeys, types: Any) -> Problem | None:
     value = source.tree.get(key)
-    if key not in source.explicit or value is None or not leaf.path.partition(".")[2] or _is_unsaid(value):
+    if key in source.explicit and value is None:
+        return _missing(leaf, key, keys, types[leaf.path]) if leaf.path.partition(".")[2] else None
+    if key not in source.explicit or not leaf.path.partition(".")[2] or _is_unsaid(value):
         return None
     stage = LATE.get(leaf.path, LATE.get(leaf.path.partition(".")[0], Stage.START))
     expected = types[leaf.path]
@@ -75,6 +79,14 @@ def _misfit(leaf: Leaf, key: str, source: Source, keys: TrainerKeys, types: Any)
     choices = [str(c) for c in leaf.knob.choices if c is not None]
     cure = _nearest(str(value), [*choices, *ALSO.get(leaf.path, ())]) if choices else ""
     return Problem(key, value, bad[0].why, cure or bad[0].cure, stage)
+
+
+def _missing(leaf: Leaf, key: str, keys: TrainerKeys, expected: Any) -> Problem | None:
+    """A null where verl reckons with the value. A null is false, and an engine's own default where it is rollout's."""
+    usual = keys.defaults.get(key)
+    if usual is None or expected is bool or is_optional(leaf.path) or leaf.path.startswith("rollout."):
+        return None
+    return Problem(key, "null", "has no value, and verl reckons with it", f"give one, as {usual}", Stage.START)
 
 
 def _nearest(word: str, known: Any) -> str:
@@ -116,8 +128,44 @@ def faults_of_command(imported: Imported, trial: Trial) -> Iterator[Problem]:
     if imported.source.engine == "megatron" and tree.get(f"{MEGATRON}.use_mbridge") is False:
         why = "was the way without a bridge, which verl has no more"
         yield Problem(f"{MEGATRON}.use_mbridge", False, why, "give true, or leave it out", Stage.START)
+    for key in NEEDED:
+        if key in imported.source.explicit and tree.get(key) is None:
+            yield Problem(key, "null", "has no value, and verl goes through it", "give one, or several", Stage.START)
+    engine = tree.get(f"{ROLLOUT}.name")
+    if engine not in (None, "???", *ENGINES) and not _is_unsaid(engine):
+        yield Problem(f"{ROLLOUT}.name", engine, "is no engine of verl's", _nearest(str(engine), ENGINES), Stage.START)
+    yield from _micro_batches(imported)
+    yield from _overlong_buffer(imported)
     yield from _resumes(imported)
     yield from _recomputes(imported, trial)
+
+
+def _micro_batches(imported: Imported) -> Iterator[Problem]:
+    """Without dynamic batching each of them must be said, per GPU or of all (verl/utils/config.py: validate_config)."""
+    tree = imported.source.tree
+    if tree.get(f"{ACTOR}.use_dynamic_bsz") is not False:
+        return
+    names = [f"{ACTOR}.ppo_micro_batch_size", f"{ROLLOUT}.log_prob_micro_batch_size"]
+    if tree.get(f"{ACTOR}.use_kl_loss") or tree.get("algorithm.use_kl_in_reward"):
+        names.append(f"{REF}.log_prob_micro_batch_size")
+    said = [row.override.partition("=")[0].lstrip("+") for row in imported.rows]
+    for name in names:
+        per_gpu = f"{name}_per_gpu"
+        if name not in said and tree.get(per_gpu) is None:
+            why = f"is not said, and without {ACTOR}.use_dynamic_bsz=True verl asks for it"
+            yield Problem(per_gpu, "null", why, f"give {per_gpu}=1, or dynamic batching", Stage.COMPOSE)
+
+
+def _overlong_buffer(imported: Imported) -> Iterator[Problem]:
+    """What DAPO's manager asserts, or reads, of a buffer that is on (verl, reward_manager/dapo.py)."""
+    tree = imported.source.tree
+    if tree.get("reward.reward_manager.name") != "dapo" or not tree.get(f"{BUFFER}.enable"):
+        return
+    needed = (f"{BUFFER}.len", f"{BUFFER}.penalty_factor", "reward.reward_kwargs.max_resp_len")
+    for key in (k for k in needed if tree.get(k) is None):
+        usual = {f"{BUFFER}.penalty_factor": 1.0}.get(key, tree.get("data.max_response_length"))
+        usual = usual // 5 if key == f"{BUFFER}.len" and isinstance(usual, int) else usual
+        yield Problem(key, "null", "is needed where the overlong buffer is on", f"give +{key}={usual}", Stage.ROLLOUT)
 
 
 def _resumes(imported: Imported) -> Iterator[Problem]:

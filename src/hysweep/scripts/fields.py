@@ -217,6 +217,7 @@ DERIVED: dict[str, Rule] = {
     "data.train_files": _copied("data.train_files"),
     "data.val_files": _copied("data.val_files"),
     "reward.function_path": _copied("reward.custom_reward_function.path"),
+    "reward.function_name": _copied("reward.custom_reward_function.name"),
     "reward.overlong_buffer_len": _buffer_len,
     "reward.overlong_penalty": _buffer_penalty,
     "reward.overlong_log": _buffer_log,

@@ -23,7 +23,7 @@ FIRST = {
     "memory": "resident",
     "rollout": "vllm",
     "data": "tiny_copy",
-    "reward": "by_data_source",
+    "reward": "rule",
     "trainer": "tiny",
     "algorithm": "grpo",
     "cluster": "gpu_8",

@@ -18,10 +18,15 @@ from hysweep.compile import moved, trainer_keys
 from hysweep.compile.tabulate import MODEL_ENGINES
 from hysweep.compose.composer import all_leaves
 from hysweep.schema import BadInput, Problem, Severity, Stage, Trial
+from hysweep.schema.knob import MODEL, ROLLOUT
 from hysweep.scripts.command import faults_of_command, values_that_are_none
+from hysweep.scripts.fields import BUFFER
 from hysweep.scripts.importer import Imported
 from hysweep.scripts.proof import DEAD, compose_written
 from hysweep.scripts.settings import REPLACES
+
+# Nodes that verl never makes a dataclass of: a key that `+` adds there is read by nobody.
+UNREAD = ("reward.", "algorithm.", "trainer.", "data.")
 
 
 def problems_of(imported: Imported) -> list[Problem]:
@@ -79,7 +84,16 @@ def _in_keys(text: str) -> str:
 
 @cache
 def _keys() -> dict[str, str]:
-    return {leaf.path: leaf.knob.keys[0] for leaf in all_leaves() if leaf.knob.keys}
+    copied = {leaf.path: leaf.knob.keys[0] for leaf in all_leaves() if leaf.knob.keys}
+    return copied | {
+        "tracking.loggers": "trainer.logger",
+        "rollout.engine": f"{ROLLOUT}.name",
+        "rollout.max_model_len": f"{ROLLOUT}.max_model_len",
+        "model.path": f"{MODEL}.path",
+        "reward.overlong_buffer_len": f"{BUFFER}.len",
+        "reward.overlong_penalty": f"{BUFFER}.penalty_factor",
+        "algorithm.critic_path": "critic.model.path",
+    }
 
 
 def _in_words(imported: Imported) -> Iterator[Problem]:
@@ -91,7 +105,8 @@ def _in_words(imported: Imported) -> Iterator[Problem]:
             cure = f"write {inner}={value}" if inner else "leave it out"
             yield Problem(key, value, why, f"{cure}, in line {row.line}", Stage.START)
         elif row.is_fault:
-            yield Problem(key, value, row.remark, f"mend it in line {row.line}", Stage.COMPOSE)
+            stage = Stage.NEVER if row.override.startswith("+") and key.startswith(UNREAD) else Stage.COMPOSE
+            yield Problem(key, value, row.remark, f"mend it in line {row.line}", stage)
         elif history is not None and row.remark:
             cure = f"use {' and '.join(history.new)}" if history.new else "leave it out"
             yield Problem(key, value, history.why, cure, Stage.NEVER)

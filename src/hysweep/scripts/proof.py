@@ -22,6 +22,7 @@ from hysweep.scripts.scope import END, ENV
 from hysweep.scripts.settings import OWN
 from hysweep.scripts.tree import literal, resolved, same
 
+GUARDED = "hysweep's router calls the function, so that what it raises ends the trial"
 # What compile sets whatever the fields say, and why: see hysweep/compile/verl.py.
 ALWAYS = {
     **OWN,
@@ -34,6 +35,9 @@ ALWAYS = {
     f"{REF}.log_prob_use_dynamic_bsz": "must agree with the actor",
     f"{MEGATRON}.use_mbridge": "hysweep loads models through Megatron-Bridge",
     f"{MEGATRON}.vanilla_mbridge": "hysweep loads models through Megatron-Bridge",
+    "reward.custom_reward_function.path": GUARDED,
+    "reward.custom_reward_function.name": GUARDED,
+    "reward.custom_reward_function.reward_kwargs.function": GUARDED,
 }
 # What names the same files in other words.
 SAME_FILES = ("a path is made absolute", "files are a list of absolute paths")

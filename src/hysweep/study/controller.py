@@ -16,7 +16,6 @@ What it wrote it knows (`Trials`, `Ledger`): a step costs as much as there is in
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import os
@@ -24,8 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 
-from hysweep.check import check_trial, errors
+from hysweep.check import errors
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import SEED, Composer
 from hysweep.compose.composer import load_trial, trial_yaml
@@ -39,12 +39,15 @@ from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import Ledger, booking, worst_case
 from hysweep.study.notify import Notifier
 from hysweep.study.objective import GPU_HOURS, value_of
+from hysweep.study.preview import problems_of
+from hysweep.study.promotion import Climber, next_promoted, rung_steps, stop_step
 from hysweep.study.pruners import Other, reason_to_prune
 from hysweep.study.replicates import is_confirmation, missing, outcome, same_point, unconfirmed
 from hysweep.study.reuse import copy_metrics, find_result
 from hysweep.study.search import Search
 from hysweep.study.stopping import Progress, last_mark
 from hysweep.study.storage import Unreachable, open_storage, reaching
+from hysweep.study.tracking import run_name, trial_run
 from hysweep.study.trials import Trials
 from hysweep.track import (
     ACTIONS,
@@ -69,6 +72,7 @@ FIRST_FAILURES = 3  # a study whose first trials all end by a fault of the confi
 REPEATS = 20  # askings in a row that may bring nothing new
 MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filters may leave little
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
+FORECAST_S = 60.0  # by less a forecast has not changed
 WITHDRAWN = "taken back from the queue: the study is paused"
 
 
@@ -103,6 +107,7 @@ class Controller:
         self._exhausted = False
         self._ended_curves: dict[tuple[int, str], Other] = {}
         self._repeated: list[dict[str, object]] = []  # points that are a trial which the study has
+        self._at_rungs: dict[int, tuple[float, ...]] = {}  # what was compared at the rungs that a trial has passed
 
     def __enter__(self) -> Controller:
         return self.enter()
@@ -214,7 +219,7 @@ class Controller:
         if len(first) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in first):
             return f"the first {FIRST_FAILURES} trials ended by {first[0]}: mend the configuration"
         why = self._why_searched()
-        return None if why is not None and self._has_to_confirm() else why
+        return None if why is not None and (self._has_to_promote() or self._has_to_confirm()) else why
 
     def _why_searched(self) -> str | None:
         """Why the search is over, but for what cuts a study short."""
@@ -232,6 +237,12 @@ class Controller:
         if not self.definition.study.confirm.top or self._is_confirmed:
             return False
         return any(t.number not in self._confirmations for t in self._trials.live) or self._unconfirmed() is not None
+
+    def _has_to_promote(self) -> bool:
+        """Whether a trial goes on from its rung, or may still have to."""
+        if self.definition.study.promote.min_steps is None:
+            return False
+        return any(t.number not in self._confirmations for t in self._trials.live) or self._promoted(True) is not None
 
     def _unconfirmed(self) -> tuple[int, int] | None:
         found = unconfirmed(list(self._trials), self._confirmations, self.definition.study, self.definition.space)
@@ -331,9 +342,10 @@ class Controller:
         if state.ending is not None:
             return state
         if job.state is JobStatus.RUNNING:
-            said = state.but(reason="", began=state.began if job.started is None else job.started)
+            began = state.began if job.started is None else job.started
+            said = state.but(reason="", began=began, expected=None, nodes=job.nodes or state.nodes)
         elif job.state is JobStatus.PENDING:
-            said = state.but(reason=job.reason, began=None)
+            said = state.but(reason=job.reason, began=None, nodes="", expected=_steady(state.expected, job.expected))
         else:
             said = state.but(reason=job.reason)
         return state if said == state else self._trials.save(trial, said)
@@ -427,9 +439,11 @@ class Controller:
             named = rung[0] if rung else ""
             self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause, rung=named)
             again = f"again after {cause}: {reason}"
-            self._trials.save(trial, State(Status.CREATED, attempt=state.attempt, reason=again))
+            self._trials.save(trial, State(Status.CREATED, attempt=state.attempt, reason=again, rungs=state.rungs))
         elif action.verdict is Verdict.VALUE:
-            self._end_with_value(trial, state)
+            self._end_with_value(trial, state, cause)
+        elif cause is Cause.RUNG:
+            self._end_with_value(trial, state.but(rungs=state.rungs + 1), cause, reason)
         else:
             self._end(trial, state, cause, reason)
 
@@ -445,7 +459,9 @@ class Controller:
         """Book what an attempt used; its steps up to `kept_to` were not for nothing."""
         attempt = trial.attempt(state.attempt)
         self._ledger.book(booking(attempt, self._job_of(trial, state.attempt), cause, job, kept_to))
-        self.directory.log("attempt_ended", trial=trial.number, attempt=state.attempt, cause=cause, reason=reason)
+        where = (job.nodes if job else "") or state.nodes
+        details = {"cause": cause, "reason": reason, "nodes": where}
+        self.directory.log("attempt_ended", trial=trial.number, attempt=state.attempt, **details)
 
     def _may_retry(self, trial: TrialDirectory, state: State, cause: Cause) -> bool:
         action = ACTIONS[cause]
@@ -460,7 +476,7 @@ class Controller:
         alike = self._ledger.ends_alike(trial.number, state.attempt, cause) + 1
         return action.retries is None or alike <= action.retries
 
-    def _end_with_value(self, trial: TrialDirectory, state: State) -> None:
+    def _end_with_value(self, trial: TrialDirectory, state: State, cause: Cause, reason: str = "") -> None:
         values = []
         for goal in self.definition.study.goals:
             value = self._value(trial, goal)
@@ -471,7 +487,7 @@ class Controller:
                 self._end(trial, state, Cause.DIVERGED, f"{goal.metric} ended in no number")
                 return
             values.append(value)
-        self._end(trial, state, Cause.COMPLETED, "", values)
+        self._end(trial, state, cause, reason, values)
 
     def _value(self, trial: TrialDirectory, goal: Objective) -> float | None:
         if goal.metric == GPU_HOURS:
@@ -500,7 +516,7 @@ class Controller:
         self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value, values=several)
         self._forget(trial, state)
         self._tell(trial)
-        self._progress.add(state)
+        self._progress.add(state, is_again=state.rungs > (cause is Cause.RUNG))
         if ACTIONS[cause].verdict is Verdict.FAILED and cause is not Cause.CANCELLED:
             text = f"trial {trial.number} of {self.definition.study.name} failed: {cause}: {reason}"
             self._notifier.tell("failure", f"failure {trial.number}", text, trial=trial.number, cause=cause)
@@ -524,8 +540,12 @@ class Controller:
         told = outcome(group, seeds)
         if told is None:
             return
+        state = self._trials.state(trial)
         if told.verdict is Verdict.VALUE:
             self._search.tell_values(told.lead, told.values)
+        elif state.cause is Cause.RUNG:
+            # all trials have a value at the first rung: by that the sampler compares them
+            self._search.tell_values(told.lead, state.values or (cast(float, state.value),))
         elif told.verdict is Verdict.PRUNED:
             curve = group[0].curve(self.definition.study.goals[0].metric)
             self._search.tell_pruned(told.lead, curve[-1] if curve else None)
@@ -556,7 +576,7 @@ class Controller:
             self._cut_short.pop(0)
         repeats = 0
         while self._has_room() and self.why_no_more() is None:
-            if self._begin_replicate():
+            if self._begin_promotion() or self._begin_replicate():
                 continue
             if self._why_searched() is not None:
                 if self._begin_confirmation():
@@ -574,6 +594,46 @@ class Controller:
                 elif self.definition.space.size is not None or repeats >= MOST_REJECTED:
                     self._exhausted = True
                     return
+
+    def _begin_promotion(self) -> bool:
+        """A trial that is among the best of its rung goes on before a new one begins."""
+        if (trial := self._promoted(self._why_searched() is not None and not self._trials.live)) is None:
+            return False
+        state = self._trials.state(trial)
+        self.directory.log("promoted", trial=trial.number, rung=state.rungs, value=state.value)
+        for key in [k for k in self._ended_curves if k[0] == trial.number]:
+            del self._ended_curves[key]
+        again = State(Status.CREATED, attempt=state.attempt, rungs=state.rungs, reason="promoted: it goes on")
+        self._submit(trial, self._trials.save(trial, again))
+        return True
+
+    def _promoted(self, is_over: bool) -> TrialDirectory | None:
+        """The trial that goes on next, if the budget has room for it. `is_over`: the search is."""
+        study = self.definition.study
+        if study.promote.min_steps is None:
+            return None
+        climbers = []
+        for trial in self._trials:
+            state = self._trials.state(trial)
+            has_failed = state.is_final and state.cause not in (Cause.RUNG, Cause.COMPLETED)
+            if state.rungs and not has_failed:
+                climbers.append(Climber(trial.number, self._values_at_rungs(trial, state), state.cause is Cause.RUNG))
+        number = next_promoted(climbers, study.promote, study.goals[0].direction == "maximize", is_over)
+        found = next((t for t in self._trials if t.number == number), None)
+        if found is None or self._is_beyond(self._ledger.at_most() + worst_case(self._job_of(found, 1))):
+            return None
+        return found
+
+    def _values_at_rungs(self, trial: TrialDirectory, state: State) -> tuple[float, ...]:
+        """Read once for each rung."""
+        known = self._at_rungs.get(trial.number, ())
+        if len(known) < state.rungs:
+            study = self.definition.study
+            curve = trial.curve(study.goals[0].metric)
+            steps = itertools.islice(rung_steps(study.promote), state.rungs)
+            values = (value_of([p for p in curve if p[0] <= step], study.goals[0]) for step in steps)
+            self._at_rungs[trial.number] = known = tuple(math.nan if v is None else v for v in values)
+        return known
 
     def _begin_replicate(self) -> bool:
         """A point that has not yet been run with all its seeds goes before a new one."""
@@ -632,7 +692,7 @@ class Controller:
             self._repeated.append(point)
             self.directory.log("repeated", trial=number, id=identity, point=point)
             return False
-        faults = errors(check_trial(trial_config))
+        faults = errors(problems_of(trial_config, definition))
         if faults:
             self._refuse(number, identity, "\n".join(map(str, faults)), trial_yaml(trial_config), point)
             return True
@@ -693,7 +753,8 @@ class Controller:
         except OSError as e:
             self._end(trial, state, Cause.UNKNOWN, f"could not be submitted: {e}")
             return
-        self._trials.save(trial, state.but(status=Status.SUBMITTED, job_id=job_id, reason="", began=None))
+        state = state.but(status=Status.SUBMITTED, job_id=job_id, reason="", began=None, expected=None, nodes="")
+        self._trials.save(trial, state)
         self.directory.log("submitted", trial=trial.number, attempt=state.attempt, job=job_id)
 
     def _move(self, trial: TrialDirectory, number: int) -> None:
@@ -778,23 +839,21 @@ class Controller:
     def _job(self, trial: TrialDirectory, number: int) -> Job:
         """The job of an attempt that is yet to be submitted."""
         config = self._config(trial, number)
-        label = f"{self.definition.study.name}-{trial.path.name}"[-128:]
-        job = compile_trial(config, trial.path.absolute(), label)
-        job = replace(job, hung_after_min=self.definition.study.hung_after_min)
+        study, created = self.definition.study, self.definition.created
+        job = compile_trial(config, trial.path.absolute(), run_name(study.name, trial.path.name))
+        promote, passed = study.promote, self._trials.state(trial).rungs
+        stop = None if trial.number in self._confirmations else stop_step(promote, passed, job.total_steps)
+        job = replace(job, hung_after_min=study.hung_after_min, stop_step=stop)
         if "wandb" in config.tracking.loggers:
-            job = replace(job, env=self._wandb_run(trial) | job.env)
+            run = trial_run(study.name, created, trial.path.name, config, trial.point())
+            where = trial.attempt(number).path.absolute()
+            job = replace(job, env=run.environment(config.tracking.entity, config.tracking.mode, where) | job.env)
         ends = [end for n in range(1, number) if (end := _end_of(trial.attempt(n)))]
         blamed = [node for end in ends if ACTIONS[end.cause].elsewhere for node in end.nodes]
         if blamed and job.launcher == "slurm":
             excluded = ",".join(dict.fromkeys([*filter(None, [job.site.exclude]), *blamed[-MOST_EXCLUDED:]]))
             job = replace(job, site=replace(job.site, exclude=excluded))
         return job
-
-    def _wandb_run(self, trial: TrialDirectory) -> dict[str, str]:
-        """One run for all attempts of a trial: verl names it, but gives no id. The same study made anew has others."""
-        seed = f"{self.definition.created}/{self.definition.study.name}/{trial.path.name}"
-        run = hashlib.sha256(seed.encode()).hexdigest()[:16]
-        return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow", "WANDB_RUN_GROUP": self.definition.study.name}
 
     def _launcher(self, trial: TrialDirectory) -> Launcher:
         return self._launcher_named(self._config(trial, self._trials.state(trial).attempt).cluster.launcher)
@@ -831,6 +890,11 @@ def composer_of(directory: StudyDirectory) -> Composer:
 
 def _example(key: str) -> str:
     return f"{CLUSTER}.KEY=VALUE" if key.endswith("*") else f"{key}=VALUE"
+
+
+def _steady(before: float | None, now: float | None) -> float | None:
+    """A scheduler's forecast, which moves by seconds at each look: written anew when it has moved by more."""
+    return before if before and now and abs(now - before) < FORECAST_S else now
 
 
 def _end_of(attempt: AttemptDirectory) -> End | None:

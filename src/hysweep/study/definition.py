@@ -23,6 +23,7 @@ from hysweep.schema import BadInput, Problem, Pruner, Sampler, Study, suggest
 from hysweep.schema.override import emit
 from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
 from hysweep.study.objective import GPU_HOURS
+from hysweep.study.promotion import impossible_promotion
 from hysweep.study.pruners import metrics_of
 from hysweep.study.storage_url import check_storage
 from hysweep.track import StudyDirectory, matching
@@ -312,6 +313,7 @@ def _check_search(study: Study, space: Space) -> list[Problem]:
         less = study.n_trials // n * n
         cure = f"give {less or n} or {less + n}" if less else f"give {n}"
         faults.append(Problem("study.n_trials", study.n_trials, f"is no multiple of the {n} seeds", cure))
+    faults += impossible_promotion(study, space.seeds, GPU_HOURS)
     if study.confirm.top and SEED in space:
         faults.append(Problem("study.confirm", study.confirm.top, f"{SEED} is searched", "leave one of the two out"))
     if space.size == 0:

@@ -10,6 +10,7 @@ from hysweep.check import check_trial, errors
 from hysweep.compose import Choice, Composer, Parameter, Point, Space
 from hysweep.schema import BadInput, Problem, Trial, trial_id
 from hysweep.study.definition import Definition
+from hysweep.study.promotion import unfit_to_promote
 
 ALL_OF_IT = 256  # spaces up to this many points are looked at whole
 
@@ -70,4 +71,9 @@ def _look(definition: Definition, composer: Composer, point: dict[str, Any]) -> 
         trial = composer.point(definition.fixed, definition.space, point)
     except BadInput as e:
         return Preview(point, None, "", e.problems)
-    return Preview(point, trial, trial_id(trial, definition.space.varied), tuple(check_trial(trial)))
+    return Preview(point, trial, trial_id(trial, definition.space.varied), tuple(problems_of(trial, definition)))
+
+
+def problems_of(trial: Trial, definition: Definition) -> list[Problem]:
+    """What is wrong with a point of a study, before anything of it runs."""
+    return [*check_trial(trial), *unfit_to_promote(trial, definition.study)]

@@ -26,7 +26,7 @@ from hysweep.study.definition import load_definition
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import booking
 from hysweep.study.storage import mend_journal, name_in_storage, open_storage
-from hysweep.track import Cause, State, Status, StudyDirectory, TrialDirectory, read_json, write_json
+from hysweep.track import ACTIONS, Cause, State, Status, StudyDirectory, TrialDirectory, Verdict, read_json, write_json
 
 
 @dataclass
@@ -103,6 +103,7 @@ def _state_of(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[Stat
                     reason=str(event.get("reason") or ""),
                     value=float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None,
                     values=tuple(map(float, event.get("values") or ())),
+                    rungs=sum(1 for e in events if e.get("event") == "ended" and e.get("cause") == Cause.RUNG),
                 )
                 return state, "events.jsonl"
             if event["event"] in ("submitted", "rerun"):
@@ -127,7 +128,7 @@ def _restore_ledger(directory: StudyDirectory, decisions: dict[int, list[dict[st
             written, cause = attempt.job(), Cause(event["cause"])
             if written is None:
                 continue
-            counts = cause in (Cause.COMPLETED, Cause.PRUNED)
+            counts = ACTIONS[cause].verdict in (Verdict.VALUE, Verdict.PRUNED)
             directory.book(booking(attempt, Job.from_dict(written), cause, None, math.inf if counts else -1))
             booked.add((number, attempt.number))
             found.restored.append(f"trial {number}: the hours of attempt {attempt.number}")

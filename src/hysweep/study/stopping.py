@@ -22,14 +22,15 @@ class Progress:
         for state in sorted(ended, key=lambda s: s.updated):
             self.add(state)
 
-    def add(self, state: State) -> None:
+    def add(self, state: State, is_again: bool = False) -> None:
+        """`is_again`: of a trial that was added before, and has come further since."""
         verdict = ACTIONS[state.cause].verdict if state.cause else Verdict.FAILED
         if verdict not in (Verdict.VALUE, Verdict.PRUNED):
             return
         value = state.value if verdict is Verdict.VALUE else None
         if value is not None and (self.best is None or self._sign * (value - self.best) > 0):
             self.best, self.without_better = value, 0
-        else:
+        elif not is_again:
             self.without_better += 1
 
     def why_stop(self, study: Study, hours: float) -> str | None:

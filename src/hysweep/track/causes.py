@@ -9,6 +9,7 @@ from enum import StrEnum
 class Cause(StrEnum):
     COMPLETED = "completed"
     PRUNED = "pruned"
+    RUNG = "rung"
     INFEASIBLE = "infeasible"
     CONFIG_ERROR = "config_error"
     REWARD_ERROR = "reward_error"
@@ -25,6 +26,11 @@ class Cause(StrEnum):
     KILLED = "killed"
     UNKNOWN = "unknown"
     CANCELLED = "cancelled"
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether the job did all that it was sent for."""
+        return self in (Cause.COMPLETED, Cause.RUNG)
 
 
 class Phase(StrEnum):
@@ -71,6 +77,7 @@ class Action:
 ACTIONS: dict[Cause, Action] = {
     Cause.COMPLETED: Action(Verdict.VALUE),
     Cause.PRUNED: Action(Verdict.PRUNED),
+    Cause.RUNG: Action(Verdict.PRUNED),  # unless it is promoted later
     Cause.INFEASIBLE: Action(Verdict.INFEASIBLE),
     Cause.CONFIG_ERROR: Action(Verdict.FAILED, stops_study=True),
     Cause.REWARD_ERROR: Action(Verdict.FAILED, stops_study=True),

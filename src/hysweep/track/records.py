@@ -25,7 +25,10 @@ class State:
     ending  why the controller asked the job to stop (pruned, cancelled, hung); the cause once it has
     is_held the scheduler was told to keep the job in the queue, since the study is paused
     is_refused  the scheduler would not take its next job as it is; nothing of it ran, and it is asked again
+    rungs   of study.promote, so many it has passed; it waits on the last of them if that is its cause
     began   when the scheduler began to run the job, where its node process was not there yet
+    expected  when the scheduler means to start a job that waits
+    nodes   where the job runs, as the scheduler writes a list of them
     value   the objective, when it has one; of several the first. times are unix seconds
     values  all of several objectives, in the study's order
     """
@@ -40,7 +43,10 @@ class State:
     values: tuple[float, ...] = ()
     is_held: bool = False
     is_refused: bool = False
+    rungs: int = 0
     began: float | None = None
+    expected: float | None = None
+    nodes: str = ""
     updated: float = 0.0
 
     @property
@@ -66,7 +72,10 @@ class State:
             values=tuple(d.get("values", ())),
             is_held=d.get("is_held", False),
             is_refused=d.get("is_refused", False),
+            rungs=d.get("rungs", 0),
             began=d.get("began"),
+            expected=d.get("expected"),
+            nodes=d.get("nodes", ""),
             updated=d.get("updated", 0.0),
         )
 

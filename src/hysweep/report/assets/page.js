@@ -31,21 +31,42 @@
   function unpack(spec) {
     for (const trace of spec.data) {
       trace.x = unpacked(trace.x);
-      trace.y = unpacked(trace.y);
+      trace.y = trace.y ? unpacked(trace.y) : trace.labels;
     }
     return spec;
+  }
+
+  const against = document.getElementById("against"); // what curves are drawn against, beside the step
+  const AXES = {
+    tokens: ["tokens until then", "tokens"], hours: ["hours since the trial's start", "h"],
+    gpu_hours: [`${page.unit} of the trial`, page.unit],
+  };
+  const axes = {};
+  for (const [name, trials] of Object.entries(page.axes)) axes[name] = trials.map((knots) => knots && knots.map(unpacked));
+
+  /** Where a step lies on another axis, straight between the steps that are known; not a number beyond them. */
+  function along([steps, values], step) {
+    let [low, high] = [0, steps.length - 1];
+    if (step < steps[low] || step > steps[high]) return NaN;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (steps[middle] <= step) low = middle; else high = middle;
+    }
+    const span = steps[high] - steps[low];
+    return span ? values[low] + (values[high] - values[low]) * (step - steps[low]) / span : values[low];
   }
 
   const everyTrial = new Set(page.order);
   const drawnTrials = () => most ? new Set(page.order.slice(0, Number(most.value))) : everyTrial;
 
   /** The points of a trace that belong to some trials, each point with the text that names its trial. */
-  function part(trace, trials) {
+  function part(trace, trials, axis) {
     const points = { x: [], y: [], customdata: [] };
     let at = 0;
     for (const [trial, count] of trace.trials) {
-      for (let i = at; trials.has(trial) && i < at + count; i++) {
-        points.x.push(trace.x[i]);
+      const knots = axis ? axes[axis][trial] : null;
+      for (let i = at; trials.has(trial) && (knots || !axis) && i < at + count; i++) {
+        points.x.push(knots ? along(knots, trace.x[i]) : trace.x[i]);
         points.y.push(trace.y[i]);
         points.customdata.push(page.trials[trial]);
       }
@@ -59,8 +80,23 @@
     const of = (name) => style.getPropertyValue(name).trim();
     return {
       text: of("--text"), soft: of("--soft"), grid: of("--line"), panel: of("--panel"), font: of("--font"),
-      groups: page.groups.map((_, i) => of(`--g${i % 8}`)),
+      accent: of("--accent"), groups: page.groups.map((_, i) => of(`--g${i % 8}`)),
     };
+  }
+
+  /** Dark for what is low, light for what is high: told apart without colours too. */
+  const scale = () => dark.matches
+    ? [[0, "#14202c"], [0.5, "#27577f"], [1, "#8cc4ef"]] : [[0, "#f3f7fa"], [0.5, "#8fbbe0"], [1, "#124f86"]];
+
+  /** A trace that is of no trial: it only takes the page's colours. */
+  function plain(trace, look) {
+    const colour = look[trace.colour] || look.soft;
+    const { labels, ...own } = trace;
+    if (trace.type === "contour") {
+      return { ...own, colorscale: scale(), showscale: true, contours: { coloring: "heatmap" }, line: { width: 0.5 },
+        colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: look.soft } } };
+    }
+    return { ...own, line: { ...trace.line, color: colour }, marker: { color: colour }, showlegend: false };
   }
 
   /** Labels of a logarithmic axis: 1, 2 and 5 where few decades are seen, else whole decades. */
@@ -68,7 +104,7 @@
     let [low, high] = [Infinity, 0];
     for (const v of values) if (v > 0 && v < Infinity) { low = Math.min(low, v); high = Math.max(high, v); }
     const decades = Math.log10(high / low);
-    return { dtick: decades < 2.2 ? "D2" : Math.max(1, Math.round(decades / 6)) };
+    return { dtick: decades < 2.2 && !narrow.matches ? "D2" : Math.max(1, Math.round(decades / 6)) };
   }
 
   function styled(spec) {
@@ -80,26 +116,30 @@
       ...axis, ...own, ...(own.type === "log" ? logTicks(values.flat()) : {}),
       title: { standoff: 8, font: { size: 12, color: look.soft }, ...own.title },
     });
-    const data = spec.data.map((trace) => ({
-      ...part(trace, trace.mode === "markers" ? everyTrial : trials),
+    const axis_of = spec.curve && against && against.value !== "step" ? against.value : null;
+    const at = axis_of ? `%{x:.4~s} ${AXES[axis_of][1]}` : "step %{x}";
+    const data = spec.data.map((trace) => !trace.trials ? plain(trace, look) : ({
+      ...part(trace, trace.all || trace.mode === "markers" ? everyTrial : trials, axis_of),
       type: trace.type, mode: trace.mode, opacity: trace.opacity, connectgaps: false,
-      line: { ...trace.line, width: thin && !trace.best ? 1 : trace.best ? 2.5 : 1.5, color: look.groups[trace.group] },
+      line: { ...trace.line, width: (trace.line || {}).thick || (trace.best ? 2.5 : thin ? 1 : 1.5), color: look.groups[trace.group] },
       marker: { ...trace.marker, color: look.groups[trace.group] },
-      hovertemplate: trace.mode === "markers" ? "%{customdata}<br>%{x:.3g}: <b>%{y:.4~g}</b><extra></extra>"
-        : "%{customdata}<br>step %{x}: <b>%{y:.4~g}</b><extra></extra>",
+      hovertemplate: trace.hovertemplate || (trace.mode === "markers"
+        ? "%{customdata}<br>%{x:.3g}: <b>%{y:.4~g}</b><extra></extra>" : `%{customdata}<br>${at}: <b>%{y:.4~g}</b><extra></extra>`),
       visible: !hidden.groups.has(trace.group) && !hidden.dashes.has((trace.line || {}).dash),
       showlegend: false,
     }));
+    const below = axis_of ? { ...spec.layout.xaxis, title: { text: AXES[axis_of][0] } } : spec.layout.xaxis;
     const layout = {
       ...spec.layout,
-      xaxis: titled(spec.layout.xaxis, data.map((trace) => trace.x)),
+      xaxis: titled(below, data.map((trace) => trace.x)),
       yaxis: titled(spec.layout.yaxis, data.map((trace) => trace.y)),
+      annotations: (spec.layout.annotations || []).map((note) => ({ ...note, bgcolor: look.panel, font: { ...note.font, color: look.soft } })),
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: look.font, size: 12, color: look.text },
       margin: { l: 8, r: 8, t: 8, b: 8 }, hovermode: "closest", dragmode: narrow.matches ? false : "zoom",
       hoverlabel: { bgcolor: look.panel, bordercolor: look.grid, font: { color: look.text, family: look.font }, align: "left" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: look.soft, activecolor: look.text },
-      uirevision: "keep",
+      uirevision: axis_of || "step",
     };
     return { data, layout };
   }
@@ -139,7 +179,7 @@
     redraw();
   }));
 
-  if (most) most.addEventListener("change", redraw);
+  for (const choice of [most, against]) if (choice) choice.addEventListener("change", redraw);
 
   // ---- data of curves as a file -----------------------------------------------------------------------------
 
@@ -152,7 +192,7 @@
 
   function curveCsv(spec) {
     const rows = [["trial", "point", "step", "value"]];
-    for (const trace of spec.data) {
+    for (const trace of spec.data.filter((trace) => trace.trials)) {
       let at = 0;
       for (const [trial, count] of trace.trials) {
         for (let i = at; i < at + count - 1; i++) { // the last is the gap after the line of a trial

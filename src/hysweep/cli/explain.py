@@ -1,0 +1,26 @@
+"""`hysweep explain`: the page of a cause of failure."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.markdown import Markdown
+
+from hysweep.report.explaining import EXPLAINED, explanation
+from hysweep.schema import BadInput, Problem, suggest
+from hysweep.track import Cause
+
+
+def explain(cause: str | None) -> None:
+    """Raises BadInput for a cause that there is not."""
+    if cause is None:
+        for known in EXPLAINED:
+            click.echo(f"{known:14}{explanation(known).splitlines()[0].partition(': ')[2]}")
+        return
+    if cause not in list(EXPLAINED):
+        raise BadInput(Problem("CAUSE", cause, "is no cause of an end", suggest(cause, list(EXPLAINED))))
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(explanation(Cause(cause)), hyperlinks=False))
+    else:
+        click.echo(explanation(Cause(cause)), nl=False)

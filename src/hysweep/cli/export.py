@@ -1,0 +1,30 @@
+"""`hysweep export`: a study as tables for other programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from hysweep.cli.address import study_at
+from hysweep.cli.study import shown
+from hysweep.report import read_study
+from hysweep.report.export import export as write
+
+
+def export(path: Path, format: str, target: Path | None, as_json: bool) -> None:
+    directory = study_at(path)
+    record = read_study(directory)
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("metrics", total=len(record.trials))
+        into = target or directory.path / "export"
+        files = write(record, format, into, lambda done, of: bar.update(task, completed=done))
+    if as_json:
+        click.echo(json.dumps({"files": [str(f) for f in files], "trials": len(record.trials)}, indent=1))
+        return
+    for file in files:
+        click.echo(shown(file.absolute()))

@@ -1,0 +1,182 @@
+"""`hysweep reward try`: a reward over rows of a file, before a GPU is held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+from hysweep.check.rewards import function_problems
+from hysweep.cli.data import need_pyarrow
+from hysweep.rewards import encode
+from hysweep.schema import BadInput, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One answer to one row. `is_bad`: the reward raised, or gave no finite number; `said` is why."""
+
+    row: int
+    data_source: str
+    answer: str
+    kind: str
+    score: float | None
+    parts: dict[str, Any]
+    ms: float
+    said: str = ""
+
+
+def try_reward(
+    reward: str, file: Path, n: int, answers: Path | None, seed: int, config_dirs: Sequence[Path], as_json: bool
+) -> int:
+    need_pyarrow()
+    call = _call_of(reward, config_dirs)
+    rows = _rows(file, n, seed)
+    given = _answers(answers) if answers is not None else {}
+    if answers is not None and not any(index in given for index, _ in rows):
+        raise BadInput(
+            Problem("--answers", answers, "answers none of the rows that are tried", "give a line for each row")
+        )
+    tried = asyncio.run(_all(call, rows, given))
+    bad = [t for t in tried if t.score is None]
+    if as_json:
+        click.echo(json.dumps({"tried": [asdict(t) for t in tried], "failed": len(bad)}, indent=1, default=str))
+        return 1 if bad else 0
+    _print(tried)
+    for t in bad[:3]:
+        click.echo(f"row {t.row} ({t.data_source}), {t.kind}: {t.said}")
+    click.echo(
+        f"{len(tried)} answers to {len(rows)} rows: " + (f"{len(bad)} could not be scored" if bad else "all scored")
+    )
+    return 1 if bad else 0
+
+
+def _call_of(reward: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
+    """The router's arguments: for a ready reward, a function, a URL, or an override that names a reward."""
+    if "=" in reward and not reward.startswith(("http://", "https://")):
+        from hysweep.compile import trainer_values
+        from hysweep.compose import Composer
+
+        trial = Composer(config_dirs).compose(reward.split()).trial
+        if trial.reward.servers and trial.reward.routes:
+            why = "are started with a trial alone"
+            raise BadInput(
+                Problem("reward.servers", ", ".join(trial.reward.servers), why, "start one, and try its URL")
+            )
+        prefix = "reward.custom_reward_function.reward_kwargs."
+        call = {k.removeprefix(prefix): v for k, v in trainer_values(trial).items() if k.startswith(prefix)}
+        return call or {"routes": json.dumps({"*": "verl"})}
+    from hysweep.compile import resolve
+
+    if reward.endswith(".py"):
+        reward = f"{reward}:compute_score"
+    file, _, name = reward.rpartition(":")
+    problems = list(function_problems("REWARD", file, name, is_here=True)) if file.endswith(".py") else []
+    if problems:
+        raise BadInput(*problems)
+    return {"routes": encode({"*": reward}, resolve)}
+
+
+def _rows(file: Path, n: int, seed: int) -> list[tuple[int, dict[str, Any]]]:
+    """So many rows from all over the file, each with its number."""
+    from hysweep.data.check import look, rows_of
+
+    looked = look([str(file)], most_rows=1)
+    if looked.problems:
+        raise BadInput(*looked.problems)
+    rng = random.Random(seed)
+    kept: list[tuple[int, dict[str, Any]]] = []
+    for index, row in enumerate(rows_of([str(file)])):  # a reservoir: the file may be larger than memory
+        if len(kept) < n:
+            kept.append((index, row))
+        elif (at := rng.randrange(index + 1)) < n:
+            kept[at] = (index, row)
+    return sorted(kept, key=lambda pair: pair[0])
+
+
+def _answers(file: Path) -> dict[int, str]:
+    """By row: a line of text, or of JSON with answer (or response, output) and, if not in order, row (or index)."""
+    found: dict[int, str] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as e:
+        raise BadInput(Problem("--answers", file, e.strerror or str(e), "give a file of lines")) from e
+    for number, line in enumerate(lines):
+        try:
+            told = json.loads(line)
+        except ValueError:
+            told = line
+        if isinstance(told, dict):
+            text = next((told[k] for k in ("answer", "response", "output") if k in told), None)
+            if text is None:
+                raise BadInput(Problem("--answers", f"line {number + 1}", "has no answer", 'as {"answer": "42"}'))
+            found[int(next((told[k] for k in ("row", "index") if k in told), number))] = str(text)
+        else:
+            found[number] = line
+    return found
+
+
+def _samples(rows: Sequence[tuple[int, dict[str, Any]]], at: int, given: dict[int, str]) -> Iterator[tuple[str, str]]:
+    """What a row is answered with: what is given; else what should score high, and what should not."""
+    index, row = rows[at]
+    if given:
+        if index in given:
+            yield "given", given[index]
+        return
+    truth = row["reward_model"]["ground_truth"]
+    text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
+    other = rows[(at + 1) % len(rows)][1]["reward_model"]["ground_truth"]
+    yield "the truth", text
+    yield "boxed truth", f"So the answer is \\boxed{{{text}}}."
+    yield "#### truth", f"So it is.\n#### {text}"
+    yield "Answer: truth", f"So it is.\nAnswer: {text}"
+    yield "another row's", f"Answer: \\boxed{{{other if isinstance(other, str) else json.dumps(other)}}}"
+    yield "nothing", ""
+
+
+async def _all(call: dict[str, Any], rows: Sequence[tuple[int, dict[str, Any]]], given: dict[int, str]) -> list[Tried]:
+    from hysweep.rewards import router
+
+    tried = []
+    for at, (index, row) in enumerate(rows):
+        for kind, answer in _samples(rows, at, given):
+            began = time.perf_counter()
+            said, score, parts = "", None, {}
+            try:
+                parts = await router.compute_score(
+                    row["data_source"], answer, row["reward_model"]["ground_truth"], row.get("extra_info"), **call
+                )
+                score = parts["score"]
+            except router.RewardError as e:
+                said = str(e)
+            took = (time.perf_counter() - began) * 1000
+            tried.append(Tried(index, row["data_source"], answer, kind, score, parts, round(took, 3), said))
+    await router.close()
+    return tried
+
+
+def _print(tried: Sequence[Tried]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("data_source", "answered with", "rows", "mean", "lowest", "highest", "ms a row", "failed"):
+        table.add_column(head, justify="left" if head in ("data_source", "answered with") else "right")
+    groups: dict[tuple[str, str], list[Tried]] = {}
+    for t in tried:
+        groups.setdefault((t.data_source, t.kind), []).append(t)
+    for (source, kind), some in groups.items():
+        scores = [t.score for t in some if t.score is not None]
+        told = [f"{sum(scores) / len(scores):.3f}", f"{min(scores):g}", f"{max(scores):g}"] if scores else ["", "", ""]
+        failed = sum(t.score is None for t in some)
+        ms = median(t.ms for t in some)  # the first waits for what is imported
+        table.add_row(source, kind, str(len(some)), *told, f"{ms:.2f}", str(failed) if failed else "")
+    Console().print(table)

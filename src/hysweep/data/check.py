@@ -1,0 +1,377 @@
+"""What is wrong with files of rows, found before a job reads them: their shape, their rows, one beside another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hysweep.data.convert import prompt_digests
+from hysweep.data.sources import Source, find, pieces
+from hysweep.schema import BadInput, Problem, Severity, Stage
+
+ROLES = ("system", "user", "assistant", "tool", "developer")
+READ = ("data_source", "prompt", "reward_model", "ability", "extra_info")
+NEEDED = ("data_source", "prompt", "reward_model")  # the reward loop fails without; the others only describe
+
+Lengths = Callable[[list[list[dict[str, Any]]]], list[int]]  # tokens of each chat, as the trainer counts them
+Watch = Callable[[int, int], None]  # bytes behind, rows looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What the rows must be good for; None: not looked at.
+
+    knows      whether the trial's reward has a way to score a data_source
+    lengths    counts the tokens of chats
+    batch      prompts of a step
+    """
+
+    knows: Callable[[str], bool] | None = None
+    lengths: Lengths | None = None
+    max_prompt_length: int | None = None
+    drops_longer: bool = False
+    batch: int | None = None
+    has_custom_class: bool = False  # reads other files than verl's own does
+
+
+@dataclass(slots=True)
+class FileFacts:
+    """What one file holds. `rows` is all of them, `seen` those that were looked at."""
+
+    path: str
+    role: str
+    rows: int = 0
+    seen: int = 0
+    is_counted: bool = False  # `rows` is all of them
+    data_sources: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+    tokens: list[int] = field(default_factory=list)
+    longer: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        told = asdict(self) | {"data_sources": dict(self.data_sources)}
+        del told["tokens"]
+        return told | {"prompt_tokens": self.spread()}
+
+    def spread(self) -> dict[str, int] | None:
+        if not self.tokens:
+            return None
+        half, most, longest = np.percentile(self.tokens, (50, 99, 100), method="lower")
+        return {"p50": int(half), "p99": int(most), "max": int(longest)}
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    files: list[FileFacts]
+    problems: list[Problem]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"files": [f.as_dict() for f in self.files], "problems": [p.as_dict() for p in self.problems]}
+
+
+def look(
+    train: Sequence[str],
+    val: Sequence[str] = (),
+    wants: Wants | None = None,
+    most_rows: int | None = None,
+    watch: Watch = lambda seen, rows: None,
+) -> Looked:
+    """Look at files to train on, and to validate with; at the first `most_rows` of each where that is given.
+
+    What rows repeat is only known of whole files. Never raises for what a file holds: that is a problem.
+    """
+    return _Look(wants or Wants(), most_rows, watch).at(train, val)
+
+
+class _Look:
+    def __init__(self, wants: Wants, most_rows: int | None, watch: Watch) -> None:
+        self.wants = wants
+        self.most_rows = most_rows
+        self.watch = watch
+        self.problems: list[Problem] = []
+        self.files: list[FileFacts] = []
+        self.digests: dict[str, set[bytes]] = {"train": set(), "val": set()}
+        self.schemas: dict[str, tuple[str, pa.Schema]] = {}
+        self._behind = self._rows = 0
+
+    def at(self, train: Sequence[str], val: Sequence[str]) -> Looked:
+        for role, names in (("train", train), ("val", val)):
+            for name in names:
+                try:
+                    sources = find([name])
+                except BadInput as e:
+                    self.problems += e.problems
+                    continue
+                for source in sources:
+                    self._file(source, role)
+        self._between()
+        return Looked(self.files, self.problems)
+
+    def _say(
+        self, key: str, value: object, why: str, cure: str, stage: Stage = Stage.START, is_error: bool = True
+    ) -> None:
+        severity = Severity.ERROR if is_error else Severity.WARNING
+        self.problems.append(Problem(key, value, why, cure, stage, severity))
+
+    def _file(self, source: Source, role: str) -> None:
+        facts = FileFacts(source.path, role)
+        self.files.append(facts)
+        path = source.path
+        if not self.wants.has_custom_class and Path(path).suffix not in (".parquet", ".json", ".jsonl"):
+            self._say(path, source.kind, "verl reads .parquet, .json and .jsonl", f"hysweep data convert {path}")
+        faults = _Faults()
+        try:
+            if source.kind == "parquet":
+                with pq.ParquetFile(path) as file:
+                    facts.rows, facts.is_counted = file.metadata.num_rows, True
+                    if not self._shape(path, role, file.schema_arrow):
+                        return
+            for seen, piece in pieces(source, None if source.kind == "hub" else READ):
+                table = piece()
+                if not facts.seen and source.kind != "parquet" and not self._shape(path, role, table.schema):
+                    return
+                if self.most_rows is not None:
+                    table = table.slice(0, self.most_rows - facts.seen)
+                self._rows_of(table, facts, faults)
+                self._rows += table.num_rows
+                self.watch(self._behind + seen, self._rows)
+                if self.most_rows is not None and facts.seen >= self.most_rows:
+                    break
+            else:
+                facts.is_counted = True
+        except BadInput as e:
+            self.problems += e.problems
+            return
+        except pa.ArrowInvalid as e:
+            self._say(path, source.kind, f"cannot be read: {' '.join(str(e).split())[:200]}", "see whether it is whole")
+            return
+        facts.rows = max(facts.rows, facts.seen)
+        self._behind += source.size
+        self._tell(facts, faults)
+
+    # --- shape
+
+    def _shape(self, path: str, role: str, schema: pa.Schema) -> bool:
+        """Whether the rows can be looked at."""
+        missing = [name for name in NEEDED if name not in schema.names]
+        how = f"hysweep data convert {path} --prompt COLUMN --answer COLUMN --data-source NAME"
+        if missing:
+            self._say(path, ", ".join(schema.names), f"has no column {' and none '.join(missing)}", how)
+            return False
+        before = len(self.problems)
+        prompt = schema.field("prompt").type
+        if not (pa.types.is_list(prompt) or pa.types.is_large_list(prompt)):
+            self._say(path, f"prompt: {prompt}", "verl takes a list of messages with role and content", how)
+        elif not pa.types.is_struct(prompt.value_type) or not {"role", "content"} <= {
+            f.name for f in prompt.value_type
+        }:
+            self._say(path, f"prompt: {prompt}", "a message has role and content", how)
+        reward = schema.field("reward_model").type
+        if not pa.types.is_struct(reward) or reward.get_field_index("ground_truth") < 0:
+            self._say(path, f"reward_model: {reward}", "verl reads its ground_truth", how)
+        source = schema.field("data_source").type
+        if not (pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_dictionary(source)):
+            self._say(path, f"data_source: {source}", "is to be text", how)
+        if "extra_info" in schema.names and not pa.types.is_struct(schema.field("extra_info").type):
+            kind = schema.field("extra_info").type
+            self._say(path, f"extra_info: {kind}", "verl puts what it knows of a rollout into it", how)
+        if len(self.problems) > before:
+            return False
+        first = self.schemas.setdefault(role, (path, schema))
+        if first[1] != schema and (differs := _difference(first[1], schema)):
+            self._say(path, differs, f"is not as in {first[0]}: verl cannot put the files together",
+                      "convert them in one go, into one file")  # fmt: skip
+        return True
+
+    # --- rows
+
+    def _rows_of(self, table: pa.Table, facts: FileFacts, faults: _Faults) -> None:
+        first, rows = facts.seen, table.num_rows
+        facts.seen += rows
+        prompt, reward = _array(table, "prompt"), _array(table, "reward_model")
+        sources = _array(table, "data_source")
+        faults.note("no data_source", first, pc.is_null(sources))
+        for value, count in zip(*_counted(sources), strict=True):
+            facts.data_sources[value] += count
+        truth = pc.struct_field(reward, "ground_truth")
+        is_blank = pc.is_null(truth)
+        if pa.types.is_string(truth.type) or pa.types.is_large_string(truth.type):
+            is_blank = pc.or_kleene(is_blank, pc.equal(pc.binary_length(pc.utf8_trim_whitespace(truth)), 0))
+        faults.note("no ground truth", first, is_blank)
+
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(prompt), 0)).astype(np.int64)
+        faults.note("no message", first, pa.array(lengths == 0))
+        flat = prompt.flatten()
+        of_row = np.repeat(np.arange(rows), lengths)
+        role, content = pc.struct_field(flat, "role"), pc.struct_field(flat, "content")
+        known = pc.fill_null(pc.is_in(role, pa.array(ROLES, role.type)), False)
+        faults.note("a role that no chat template knows", first, _by_row(pc.invert(known), of_row, rows))
+        if not pa.types.is_nested(content.type):
+            blank = pc.or_kleene(pc.is_null(content), pc.equal(pc.binary_length(pc.utf8_trim_whitespace(content)), 0))
+            faults.note("an empty message", first, _by_row(blank, of_row, rows))
+        ends = np.cumsum(lengths) - 1
+        last = role.take(pa.array(ends[lengths > 0])) if len(flat) else pa.array([], role.type)
+        is_said = np.zeros(rows, dtype=bool)
+        is_said[lengths > 0] = np.asarray(pc.fill_null(pc.equal(last, "assistant"), False))
+        faults.note("the answer as its last message", first, pa.array(is_said))
+
+        if self.most_rows is None:
+            self._repeats(prompt, facts)
+        if self.wants.lengths is not None:
+            chats = [chat or [] for chat in prompt.to_pylist()]
+            facts.tokens += self.wants.lengths([chat for chat in chats if chat])
+
+    def _repeats(self, prompt: pa.Array, facts: FileFacts) -> None:
+        own = self.digests[facts.role]
+        for digest in prompt_digests(prompt):
+            if digest in own:
+                facts.repeated += 1
+            own.add(digest)
+
+    # --- what it comes to
+
+    def _tell(self, facts: FileFacts, faults: _Faults) -> None:
+        path, wants = facts.path, self.wants
+        if not facts.rows:
+            self._say(path, 0, "has no rows", "give another file")
+            return
+        for what, (count, row) in faults.found.items():
+            is_error = what not in _ADVICE
+            stage = Stage.NEVER if what in _ADVICE or what == "no ground truth" else Stage.ROLLOUT
+            self._say(
+                path, f"row {row}", f"{count:,} of {facts.seen:,} rows have {what}", _CURES[what], stage, is_error
+            )
+        if wants.knows is not None:
+            for name, count in facts.data_sources.items():
+                if not wants.knows(name):
+                    self._say(path, f"data_source: {name}",
+                              f"{count:,} rows of a source that the reward has no way to score",
+                              "route it: reward=router with reward.routes, or set reward.function_path",
+                              Stage.ROLLOUT)  # fmt: skip
+        limit = wants.max_prompt_length
+        if facts.tokens and limit is not None:
+            facts.longer = sum(n > limit for n in facts.tokens)
+            if facts.longer:
+                share = f"{facts.longer:,} of {len(facts.tokens):,} prompts are longer than {limit} tokens"
+                ends = "left out" if wants.drops_longer else "cut on their left, the instruction first"
+                self._say(path, f"longest: {max(facts.tokens)}", f"{share}: they are {ends}",
+                          "raise trainer.max_prompt_length, or set data.filter_overlong_prompts=true",
+                          Stage.NEVER, is_error=False)  # fmt: skip
+        if facts.repeated:
+            self._say(path, facts.repeated, f"of {facts.seen:,} prompts are there before",
+                      "hysweep data convert --unique leaves them out", Stage.NEVER, is_error=False)  # fmt: skip
+
+    def _between(self) -> None:
+        if shared := len(self.digests["train"] & self.digests["val"]):
+            total = len(self.digests["val"])
+            self._say("val_files", shared, f"of {total:,} different prompts to validate with are trained on too",
+                      "take them out of one of the two", Stage.NEVER, is_error=False)  # fmt: skip
+        rows = sum(f.rows - (f.longer if self.wants.drops_longer else 0) for f in self.files if f.role == "train")
+        is_known = rows and all(f.is_counted for f in self.files if f.role == "train")
+        if self.wants.batch is not None and is_known and rows < self.wants.batch:
+            self._say("train_files", rows, f"are fewer rows than a step takes ({self.wants.batch}): nothing is trained",
+                      "give more rows, or a smaller trainer.train_batch_size")  # fmt: skip
+
+
+_ADVICE = ("the answer as its last message",)
+_CURES = {
+    "no data_source": "fill it: hysweep data convert --data-source NAME",
+    "no ground truth": "leave them out: hysweep data convert does",
+    "no message": "leave them out: hysweep data convert does",
+    "an empty message": "leave them out: hysweep data convert does",
+    "a role that no chat template knows": f"use one of {', '.join(ROLES)}",
+    "the answer as its last message": "end a prompt with what the user says",
+}
+
+
+class _Faults:
+    """How many rows have what, and the first of them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[int, int]] = {}
+
+    def note(self, what: str, first: int, mask: pa.Array) -> None:
+        hits = np.flatnonzero(np.asarray(pc.fill_null(mask, True)))
+        if len(hits):
+            count, row = self.found.get(what, (0, first + int(hits[0])))
+            self.found[what] = (count + len(hits), row)
+
+
+def _array(table: pa.Table, name: str) -> pa.Array:
+    chunked = table.column(name)
+    array = pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    return array
+
+
+def _counted(array: pa.Array) -> tuple[list[str], list[int]]:
+    counts = pc.value_counts(pc.drop_null(array))
+    return pc.struct_field(counts, "values").to_pylist(), pc.struct_field(counts, "counts").to_pylist()
+
+
+def _by_row(mask: pa.Array, of_row: np.ndarray[Any, Any], rows: int) -> pa.Array:
+    """Whether any message of a row is meant."""
+    hit = np.zeros(rows, dtype=bool)
+    hit[of_row[np.asarray(pc.fill_null(mask, True))]] = True
+    return pa.array(hit)
+
+
+def _difference(one: pa.Schema, other: pa.Schema) -> str:
+    """The first column in which two files differ, in what makes a difference to who puts them together."""
+    for name in dict.fromkeys([*one.names, *other.names]):
+        here = one.field(name).type if name in one.names else None
+        there = other.field(name).type if name in other.names else None
+        if here is None or there is None:
+            return f"{name} is in one of them only"
+        if _bare(here) != _bare(there):
+            return f"{name}: {there}, not {here}"
+    return ""
+
+
+def _bare(kind: pa.DataType) -> str:
+    """Large or not, and what an element is called, is all the same."""
+    return str(kind).replace("large_", "").replace("element: ", "item: ").replace(" not null", "")
+
+
+def tokenizer_lengths(path: str, trust_remote_code: bool = False) -> Lengths:
+    """Counts as verl's dataset does: the model's chat template with the prompt for an answer, no tokens added.
+
+    Raises BadInput where there is no tokenizer, or transformers is not installed.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as e:
+        raise BadInput(
+            Problem("model.path", path, "its tokenizer needs transformers", "pip install transformers")
+        ) from e
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as e:
+        why = f"its tokenizer cannot be loaded: {' '.join(str(e).split())[:200]}"
+        raise BadInput(Problem("model.path", path, why, "give a directory in Hugging Face format")) from e
+
+    def count(chats: list[list[dict[str, Any]]]) -> list[int]:
+        texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+        return [
+            len(ids) for ids in tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        ]
+
+    return count
+
+
+def rows_of(files: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Every row as Python has it, in order."""
+    for source in find(files):
+        for _, piece in pieces(source):
+            yield from piece().to_pylist()

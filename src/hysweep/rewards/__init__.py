@@ -1,0 +1,8 @@
+"""Rewards: which of them scores a row, ready ones, and what stands between them and verl's reward loop.
+
+Most of it runs inside verl's reward workers. Only `routes` is for the other rooms: it imports nothing heavy.
+"""
+
+from hysweep.rewards.routes import PARTS, READY, Route, Term, encode, knows, read_routes, route_for, servers_of
+
+__all__ = ["PARTS", "READY", "Route", "Term", "encode", "knows", "read_routes", "route_for", "servers_of"]

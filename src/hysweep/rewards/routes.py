@@ -1,0 +1,153 @@
+"""What scores a row, by its data_source: read from the configuration, looked up by check and by the router."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from hysweep.schema import BadInput, Problem, Reward, suggest
+
+READY = ("exact_match", "math", "format", "length", "code", "json_schema")
+PARTS = ("reward", "weight")
+SERVER = "server:"
+VERL = "verl"  # verl's own routing
+
+# What verl's own routing scores (verl/utils/reward_score/__init__.py: default_compute_score); the same in all versions.
+OF_VERL = frozenset(
+    {
+        "openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500",
+        "math_dapo", "math", "math_dapo_reasoning", "numina_aops_forum", "numina_synthetic_math", "numina_amc_aime",
+        "numina_synthetic_amc", "numina_cn_k12", "numina_olympiads", "codecontests", "apps", "codeforces", "taco",
+        "hiyouga/geometry3k", "searchR1_nq", "searchR1_triviaqa", "searchR1_popqa", "searchR1_hotpotqa",
+        "searchR1_2wikimultihopqa", "searchR1_musique", "searchR1_bamboogle",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One reward of a route.
+
+    reward    a ready one, ``file.py:function``, ``pkg.module:function``, a URL, ``server:NAME/path``, or verl
+    weight    of it in the sum
+    options   what it is called with besides the row
+    """
+
+    reward: str
+    weight: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """ready, verl, url, server or function."""
+        if self.reward in READY:
+            return "ready"
+        if self.reward == VERL:
+            return "verl"
+        if self.reward.startswith(("http://", "https://")):
+            return "url"
+        return "server" if self.reward.startswith(SERVER) else "function"
+
+    @property
+    def label(self) -> str:
+        """What its part of the score is called in metrics."""
+        return re.sub(r"\W+", "_", self.reward.rpartition(":")[2].rpartition("/")[2] or self.reward).strip("_")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A data_source, or a pattern of them (``aime*``, ``*``), and what is added up for its rows."""
+
+    pattern: str
+    terms: tuple[Term, ...]
+
+
+def read_routes(routes: Mapping[str, Any], key: str = "reward.routes") -> tuple[Route, ...]:
+    """Routes as they are written: a reward, one with options (`{reward: length, most: 400}`), or a list of these.
+
+    Raises BadInput, all its problems at once.
+    """
+    problems: list[Problem] = []
+    found = []
+    for pattern, said in routes.items():
+        terms = []
+        for one in said if isinstance(said, (list, tuple)) else [said]:
+            where = f"{key}.{pattern}"
+            if isinstance(one, str):
+                one = {"reward": one}
+            if not isinstance(one, Mapping) or not isinstance(one.get("reward"), str) or not one["reward"]:
+                problems.append(Problem(where, one, "names no reward", "as math, or {reward: math, weight: 0.9}"))
+                continue
+            weight = one.get("weight", 1.0)
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+                problems.append(Problem(f"{where}.weight", weight, "is no number", "give one"))
+                continue
+            term = Term(one["reward"], float(weight), {k: v for k, v in one.items() if k not in PARTS})
+            if term.kind == "function" and ":" not in term.reward:
+                cure = suggest(term.reward, [*READY, VERL]) + "; or file.py:function, or a URL"
+                problems.append(Problem(where, term.reward, "is no ready reward, and names no function", cure))
+            terms.append(term)
+        if not terms and not problems:
+            problems.append(Problem(f"{key}.{pattern}", said, "names no reward", "give one"))
+        found.append(Route(str(pattern), tuple(terms)))
+    if problems:
+        raise BadInput(*problems)
+    return tuple(found)
+
+
+def route_for(routes: Iterable[Route], data_source: str) -> Route | None:
+    """The route of exactly this name, else of the longest pattern that fits: `*` is for what no other takes."""
+    fitting = [r for r in routes if r.pattern == data_source or fnmatchcase(data_source, r.pattern)]
+    return max(fitting, key=lambda r: (r.pattern == data_source, len(r.pattern)), default=None)
+
+
+def knows(reward: Reward) -> Callable[[str], bool]:
+    """Whether a trial's reward has a way to score rows of a data_source."""
+    if reward.routes:
+        try:
+            routes = read_routes(reward.routes)
+        except BadInput:  # a rule of its own says so
+            return lambda data_source: True
+
+        def by_route(data_source: str) -> bool:
+            route = route_for(routes, data_source)
+            if route is None:
+                return False
+            return not any(term.kind == "verl" for term in route.terms) or scored_by_verl(data_source)
+
+        return by_route
+    if reward.function_path is not None or reward.model_path is not None:
+        return lambda data_source: True  # it sees each row itself
+    return scored_by_verl
+
+
+def scored_by_verl(data_source: str) -> bool:
+    return data_source in OF_VERL or data_source.startswith("aime")
+
+
+def servers_of(routes: Iterable[Route]) -> set[str]:
+    """The names of the servers that routes ask."""
+    rewards = (term.reward for route in routes for term in route.terms if term.kind == "server")
+    return {reward.removeprefix(SERVER).partition("/")[0] for reward in rewards}
+
+
+def encode(routes: Mapping[str, Any], resolve: Callable[[str], str]) -> str:
+    """Routes as the text that the router reads, with files as every worker can open them."""
+    told = {}
+    for route in read_routes(routes):
+        terms = []
+        for term in route.terms:
+            reward = term.reward
+            if term.kind == "function":
+                file, _, name = reward.rpartition(":")
+                reward = f"{resolve(file)}:{name}" if file.endswith(".py") else reward
+            options = {
+                k: resolve(v) if k.endswith("_file") and isinstance(v, str) else v for k, v in term.options.items()
+            }
+            terms.append({"reward": reward, "weight": term.weight, **options})
+        told[route.pattern] = terms
+    return json.dumps(told, sort_keys=True)

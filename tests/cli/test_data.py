@@ -1,0 +1,81 @@
+"""The verbs on data and rewards as a person meets them: what they print, their exit codes, nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .warm import warm
+
+
+def hysweep(*words: str) -> subprocess.CompletedProcess[str]:
+    return warm(words, {})
+
+
+@pytest.fixture
+def own() -> Path:
+    Path("own.csv").write_text("question,answer\nWhat is 1+1?,2\nWhat is 2*3?,6\n,7\n")
+    done = hysweep("data", "convert", "own.csv", "-o", "own.parquet", "--prompt", "question", "--answer", "answer",
+                   "--data-source", "my/math")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "own.parquet: 2 rows; left out 1 without a prompt, of 3\n"
+    return Path("own.parquet")
+
+
+def test_a_file_is_looked_at_for_a_trial(own: Path) -> None:
+    good = hysweep("data", "check", str(own), "--no-tokenizer", "reward=router", "trainer.train_batch_size=2")
+    assert (good.returncode, good.stdout.splitlines()[-1]) == (0, "no problem found")
+    bad = hysweep("data", "check", str(own), "--no-tokenizer", "--json", "reward=rule")
+    assert bad.returncode == 1
+    told = json.loads(bad.stdout)
+    assert told["files"][0]["data_sources"] == {"my/math": 2}
+    assert {p["severity"] for p in told["problems"]} == {"error"}
+    assert [p["value"] for p in told["problems"]] == ["data_source: my/math", 2]
+
+
+def test_a_reward_is_tried_before_a_gpu_is_held(own: Path) -> None:
+    good = hysweep("reward", "try", "exact_match", str(own), "--json")
+    assert good.returncode == 0
+    means = {t["kind"]: t["score"] for t in json.loads(good.stdout)["tried"]}
+    assert means["the truth"] == 1 and means["another row's"] == means["nothing"] == 0
+    Path("own.py").write_text("def score(solution_str, ground_truth, **_):\n    return 1 / len(solution_str)\n")
+    bad = hysweep("reward", "try", "own.py:score", str(own))
+    assert bad.returncode == 1
+    assert "ZeroDivisionError" in bad.stdout and "2 could not be scored" in bad.stdout
+    Path("answers.jsonl").write_text('{"row": 1, "answer": "6"}\n')
+    given = hysweep("reward", "try", "exact_match", str(own), "--answers", "answers.jsonl", "--json")
+    assert [(t["row"], t["score"]) for t in json.loads(given.stdout)["tried"]] == [(1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("data", "convert", "own.csv", "-o", "own.parquet", "--prompt", "question"), "is there already"),
+        (("data", "convert", "none.csv", "-o", "x.parquet"), "no such file"),
+        (("data", "prepare", "gsm8"), "did you mean gsm8k"),
+        (("data", "check", "own.parquet", "trainer.lerning_rate=1"), "learning_rate"),
+        (("reward", "try", "mth", "own.parquet"), "did you mean math"),
+        (("reward", "try", "none.py:f", "own.parquet"), "no such file"),
+        (("reward", "try", "math", "own.csv"), "has no column"),
+    ],
+)
+def test_bad_input_is_one_clear_error(words: tuple[str, ...], said: str, own: Path) -> None:
+    answer = hysweep(*words)
+    assert answer.returncode == 2, answer.stdout
+    assert said in answer.stderr and "Traceback" not in answer.stderr
+    assert not Path("x.parquet").exists()
+
+
+def test_neither_reading_nor_scoring_brings_the_trainer(own: Path) -> None:
+    """Nor `datasets`, pandas and transformers, where a file is no set of a hub."""
+    code = (
+        "import sys\n"
+        "import hysweep.cli.data, hysweep.data.check, hysweep.data.convert, hysweep.data.sets, hysweep.rewards.router\n"
+        "print(sorted({'torch', 'ray', 'verl', 'transformers', 'datasets', 'pandas'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

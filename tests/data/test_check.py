@@ -1,0 +1,130 @@
+"""Each fault of a file is found with its row and what mends it; a sound file has none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hysweep.check import check_trial
+from hysweep.data.check import Wants, look
+from hysweep.rewards.routes import scored_by_verl
+from hysweep.schema import Severity
+
+
+def row(**other: Any) -> dict[str, Any]:
+    return {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": f"q{other.pop('n', 0)}"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "1"},
+        "extra_info": {"index": 0},
+        **other,
+    }
+
+
+def chat(*said: tuple[str | None, str | None]) -> list[dict[str, str | None]]:
+    return [{"role": role, "content": content} for role, content in said]
+
+
+def file_of(folder: Path, *rows: dict[str, Any], name: str = "train.parquet") -> str:
+    pq.write_table(pa.Table.from_pylist(list(rows)), folder / name)
+    return str(folder / name)
+
+
+def test_a_sound_file_has_no_problem(tmp_path: Path) -> None:
+    looked = look([file_of(tmp_path, row(n=1), row(n=2))], wants=Wants(knows=scored_by_verl, batch=2))
+    assert looked.problems == []
+    assert (looked.files[0].rows, dict(looked.files[0].data_sources)) == (2, {"openai/gsm8k": 2})
+
+
+BAD_ROWS = [
+    (row(prompt=chat()), "no message"),
+    (row(prompt=None), "no message"),
+    (row(prompt=chat(("user", "  "))), "an empty message"),
+    (row(prompt=chat(("user", None))), "an empty message"),
+    (row(prompt=chat(("human", "q"))), "a role that no chat template knows"),
+    (row(prompt=chat((None, "q"))), "a role that no chat template knows"),
+    (row(reward_model={"style": "rule", "ground_truth": " "}), "no ground truth"),
+    (row(reward_model={"style": "rule", "ground_truth": None}), "no ground truth"),
+    (row(data_source=None), "no data_source"),
+    (row(data_source="my/own"), "no way to score"),
+]
+
+
+@pytest.mark.parametrize(("bad", "said"), BAD_ROWS, ids=[said for _, said in BAD_ROWS])
+def test_a_bad_row_is_an_error_and_is_named(bad: dict[str, Any], said: str, tmp_path: Path) -> None:
+    looked = look([file_of(tmp_path, row(n=1), row(n=2), bad)], wants=Wants(knows=scored_by_verl))
+    [problem] = looked.problems
+    assert said in problem.why and "1" in problem.why
+    assert problem.severity is Severity.ERROR
+    assert "row 2" in str(problem) or "my/own" in str(problem)
+
+
+BAD_SHAPES = [
+    ({k: v for k, v in row().items() if k != "data_source"}, "has no column data_source"),
+    (row(prompt="what?"), "list of messages"),
+    (row(prompt=[{"text": "q"}]), "role and content"),
+    (row(reward_model={"style": "rule"}), "ground_truth"),
+    (row(extra_info="x"), "verl puts"),
+]
+
+
+@pytest.mark.parametrize(("bad", "said"), BAD_SHAPES, ids=[said for _, said in BAD_SHAPES])
+def test_a_shape_that_verl_cannot_use(bad: dict[str, Any], said: str, tmp_path: Path) -> None:
+    [problem] = look([file_of(tmp_path, bad)]).problems
+    assert said in problem.why
+
+
+def test_what_stands_between_files(tmp_path: Path) -> None:
+    one = file_of(tmp_path, row(n=1), row(n=1), row(n=2), name="a.parquet")
+    other = file_of(tmp_path, row(n=3, extra_info={"index": "text"}), name="b.parquet")
+    val = file_of(tmp_path, row(n=2), name="val.parquet")
+    said = [str(p) for p in look([one, other], [val], Wants(batch=8)).problems]
+    assert len(said) == 4
+    assert any("extra_info" in s and "cannot put the files together" in s for s in said)
+    assert any("1: of 3 prompts are there before" in s for s in said)
+    assert any("1 different prompts to validate with are trained on" in s for s in said)
+    assert any("train_files = 4: are fewer rows than a step takes (8)" in s for s in said)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "torn.parquet").write_text("PAR1")
+    (tmp_path / "x.arrow").write_text("x")
+    said = [str(p) for p in look([str(tmp_path / "torn.parquet"), str(tmp_path / "none.parquet")]).problems]
+    assert "cannot be read" in said[0] and "no such file" in said[1]
+
+
+def test_lengths_are_counted_by_whoever_knows_the_tokens(tmp_path: Path) -> None:
+    def words(chats: list[list[dict[str, Any]]]) -> list[int]:
+        return [sum(len(m["content"].split()) for m in c) for c in chats]
+
+    path = file_of(tmp_path, row(n=1), row(prompt=chat(("user", "a b c d e"))))
+    cut = look([path], wants=Wants(lengths=words, max_prompt_length=3, batch=2))
+    assert cut.files[0].spread() == {"p50": 1, "p99": 1, "max": 5}
+    [problem] = cut.problems
+    assert "1 of 2 prompts are longer than 3 tokens: they are cut" in problem.why
+    dropped = look([path], wants=Wants(lengths=words, max_prompt_length=3, batch=2, drops_longer=True))
+    assert ["left out" in p.why or "fewer rows" in p.why for p in dropped.problems] == [True, True]
+
+
+def test_jsonl_that_verl_reads_is_looked_at_too(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(row(n=1)) + "\n" + json.dumps(row(prompt=[])) + "\n")
+    [problem] = look([str(tmp_path / "a.jsonl")]).problems
+    assert "1 of 2 rows have no message" in problem.why
+
+
+def test_a_trials_own_check_glances_at_the_files_that_are_here(trial_of, tmp_path: Path) -> None:
+    good = file_of(tmp_path, *(row(n=i, data_source="mine") for i in range(8)))
+    words = (f"data.train_files=[{good}]", f"data.val_files=[{good}]", "reward.routes={mine: exact_match}",
+             "reward.function_path=null")  # fmt: skip
+    assert check_trial(trial_of(*words)) == []
+    found = check_trial(trial_of(*words[:2], "reward=rule"))
+    assert [p.why for p in found if "no way to score" in p.why] and "mine" in str(found[0].value)
+    few = file_of(tmp_path, row(data_source="mine"), name="few.parquet")
+    found = check_trial(trial_of(f"data.train_files=[{few}]", *words[1:]))
+    assert any("fewer rows than a step takes" in p.why for p in found)

@@ -1,0 +1,278 @@
+"""Whatever a set was, the same rows come out; and nothing comes out of what is broken."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hysweep.data import sources
+from hysweep.data.columns import Recipe, last_boxed, parts_of, read_recipe
+from hysweep.data.convert import convert
+from hysweep.schema import BadInput
+
+ROWS = [
+    {"question": "1+1?", "answer": "2", "level": "easy"},
+    {"question": 'two\nlines, "quoted"', "answer": "ü", "level": "hard"},
+    {"question": "{no} place", "answer": "007", "level": "easy"},
+]
+RECIPE = Recipe(prompt="question", answer="answer", data_source="my/set", ability="{level}", extra=("level",))
+
+
+def write(kind: str, folder: Path, rows: list[dict[str, Any]]) -> list[str]:
+    path = folder / f"rows.{kind}"
+    table = pa.Table.from_pylist(rows)
+    if kind == "csv":
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    elif kind == "jsonl.gz":
+        path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    elif kind == "json":
+        path.write_text(json.dumps(rows, indent=2), encoding="utf-8")
+    elif kind == "parquet":
+        pq.write_table(table, path)
+    elif kind == "arrow":
+        with pa.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table, max_chunksize=2)
+    elif kind == "feather":
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    return [str(path)]
+
+
+KINDS = ("csv", "jsonl", "jsonl.gz", "json", "parquet", "arrow", "feather")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file_gives_verls_five_columns(kind: str, tmp_path: Path) -> None:
+    done = convert(write(kind, tmp_path, ROWS), tmp_path / "out.parquet", RECIPE)
+    assert (done.read, done.rows) == (3, 3)
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.column_names == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
+    assert table.to_pylist() == [
+        {
+            "data_source": "my/set",
+            "prompt": [{"role": "user", "content": row["question"]}],
+            "ability": row["level"],
+            "reward_model": {"style": "rule", "ground_truth": row["answer"]},
+            "extra_info": {"level": row["level"], "index": i},
+        }
+        for i, row in enumerate(ROWS)
+    ]
+
+
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")) | st.sampled_from('",\n\\[]{}:'), max_size=12
+)
+SOLID = TEXT.map(lambda t: f"x{t}x")
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.fixed_dictionaries({"question": SOLID, "answer": SOLID}), min_size=1, max_size=20),
+       block=st.integers(40, 400), kind=st.sampled_from(["csv", "jsonl", "json"]))  # fmt: skip
+def test_where_a_file_is_cut_into_pieces_changes_nothing(
+    rows: list[dict[str, str]], block: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sources, "BLOCK", block)
+        convert(write(kind, tmp_path, rows), tmp_path / "out.parquet", Recipe("question", "answer", data_source="d"),
+                force=True)  # fmt: skip
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert [p[0]["content"] for p in table.column("prompt").to_pylist()] == [r["question"] for r in rows]
+    assert [r["ground_truth"] for r in table.column("reward_model").to_pylist()] == [r["answer"] for r in rows]
+    assert [e["index"] for e in table.column("extra_info").to_pylist()] == list(range(len(rows)))
+
+
+def test_shards_by_a_pattern_and_sets_that_datasets_saved(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_list(ROWS * 4)
+    (tmp_path / "saved" / "train").mkdir(parents=True)
+    (tmp_path / "saved" / "train" / "cache-0f1e.arrow").write_text("what datasets leaves of a map")
+    datasets.DatasetDict(train=whole, test=whole.select([0])).save_to_disk(
+        tmp_path / "saved", num_shards={"train": 3, "test": 1}
+    )
+    for name in (str(tmp_path / "saved" / "train"), str(tmp_path / "saved" / "train" / "*.arrow")):
+        assert convert([name], tmp_path / "out.parquet", RECIPE, force=True).rows == 12
+    assert convert([str(tmp_path / "saved")], tmp_path / "out.parquet", RECIPE, split="test", force=True).rows == 1
+    with pytest.raises(BadInput, match="train, test; choose one: --split"):
+        convert([str(tmp_path / "saved")], tmp_path / "out.parquet", RECIPE, force=True)
+
+
+def test_a_local_copy_of_a_set_of_the_hub(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    copy = tmp_path / "org" / "set"
+    (copy / "data").mkdir(parents=True)
+    for split in ("train", "test"):
+        pq.write_table(pa.Table.from_pylist(ROWS), copy / "data" / f"{split}-00000-of-00001.parquet")
+    done = convert([str(copy)], tmp_path / "out.parquet", RECIPE, split="train")
+    assert done.rows == 3
+    assert pq.read_table(tmp_path / "out.parquet").column("extra_info")[0].as_py()["split"] == "train"
+
+
+def test_templates_systems_and_what_of_an_answer_counts(tmp_path: Path) -> None:
+    rows = [{"q": "2*3", "hint": "add", "a": "so it is\n#### 1,006", "n": 5}]
+    recipe = Recipe("{q} = {{?}} in \\boxed{}", "a", r"#### ([0-9,]+)", system="Hint: {hint}", data_source="s{n}")
+    convert(write("jsonl", tmp_path, rows), tmp_path / "o.parquet", recipe)
+    [row] = pq.read_table(tmp_path / "o.parquet").to_pylist()
+    assert row["prompt"] == [
+        {"role": "system", "content": "Hint: add"}, {"role": "user", "content": "2*3 = {?} in \\boxed{}"}
+    ]  # fmt: skip
+    assert (row["data_source"], row["reward_model"]["ground_truth"]) == ("s5", "1,006")
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed"),
+    [("so \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"), ("\\boxed{1} then \\boxed{2}", "2"), ("none", None),
+     ("\\boxed{1", None),
+     ("$\\boxed 7$", "7"), ("\\fbox{x}", "x")],
+)  # fmt: skip
+def test_the_last_box_of_a_solution(text: str, boxed: str | None) -> None:
+    assert last_boxed(text) == boxed
+
+
+def test_chats_of_other_shapes_and_rows_in_verls_own(tmp_path: Path) -> None:
+    said = [("human", "hi"), ("gpt", "yes?"), ("human", "2+2")]
+    chats = [{"conversations": [{"from": who, "value": what} for who, what in said], "answer": 4}]
+    convert(
+        write("parquet", tmp_path, chats), tmp_path / "a.parquet", Recipe("conversations", "answer", data_source="c")
+    )
+    [row] = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [m["role"] for m in row["prompt"]] == ["user", "assistant", "user"]
+    assert row["reward_model"]["ground_truth"] == "4"
+    done = convert([str(tmp_path / "a.parquet")], tmp_path / "b.parquet", Recipe())
+    assert done.rows == 1
+    assert pq.read_table(tmp_path / "b.parquet").to_pylist() == [row]
+
+
+def test_rows_without_a_prompt_or_an_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [
+        *ROWS,
+        {"question": " ", "answer": "1", "level": "x"},
+        {"question": "q", "answer": None, "level": "x"},
+        ROWS[0],
+    ]
+    done = convert(write("jsonl", tmp_path, rows), tmp_path / "o.parquet", RECIPE, is_unique=True)
+    assert (done.read, done.rows, done.no_prompt, done.no_answer, done.repeated) == (6, 3, 1, 1, 1)
+    assert "left out 1 without a prompt, 1 without an answer, 1 that repeat another, of 6" in str(done)
+    assert convert(write("jsonl", tmp_path, rows), tmp_path / "p.parquet", RECIPE, limit=2).rows == 2
+
+
+def test_values_of_mixed_types_are_text(tmp_path: Path) -> None:
+    rows = [{"question": "a", "answer": 1}, {"question": "b", "answer": "two"}, {"question": "c", "answer": [3, "4"]}]
+    convert(write("jsonl", tmp_path, rows[:1]), tmp_path / "o.parquet", Recipe("question", "answer", data_source="d"))
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    convert(
+        [str(tmp_path / "m.jsonl")], tmp_path / "o.parquet", Recipe("question", "answer", data_source="d"), force=True
+    )
+    truths = [r["ground_truth"] for r in pq.read_table(tmp_path / "o.parquet").column("reward_model").to_pylist()]
+    assert truths == ["1", "two", '[3, "4"]']
+
+
+BAD = [
+    ("x.jsonl", '{"question": "a", "answer": "1"}\n{"question": "b", oops}\n', RECIPE, "line 2 is no JSON"),
+    ("x.jsonl", "[1, 2]\n", RECIPE, "no object"),
+    ("x.json", '[{"question": "a"', RECIPE, "does not end"),
+    ("x.csv", "question,answer\na,1,2\n", RECIPE, "no CSV that can be read"),
+    ("x.csv", "", RECIPE, "is empty"),
+    ("x.csv", "question,answer,level\n,,\n", RECIPE, "none has both"),
+    ("x.csv", "question,answer\na,1\n", RECIPE, "column = level: is not there"),
+    ("x.csv", "question,answer\na,1\n", Recipe("qestion", "answer", data_source="d"), "did you mean question"),
+    ("x.csv", "question,answer\na,1\n", Recipe("{qestion}!", "answer", data_source="d"), "did you mean question"),
+    ("x.csv", "question,answer\na,1\n", Recipe(), "name one: --prompt"),
+    ("x.csv", "question,answer\na,1\n", Recipe("question"), "--answer COLUMN"),
+    ("x.csv", "question,answer\na,1\n", Recipe("question", "answer"), "--data-source NAME"),
+    ("x.csv", "question,answer\na,1\n", Recipe("question", "answer", "(", data_source="d"), "no regular expression"),
+    ("x.parquet", "PAR1 torn", RECIPE, "cannot be read"),
+    ("x.arrow", "ARROW1 torn", RECIPE, "cannot be read"),
+    ("x.txt", "hello", RECIPE, "is of no kind"),
+    ("none.csv", None, RECIPE, "no such file"),
+    ("none*.csv", None, RECIPE, "matches no file"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "recipe", "said"), BAD, ids=lambda v: str(v)[:30])
+def test_what_is_broken_is_said_and_leaves_nothing(
+    name: str, text: str | None, recipe: Recipe, said: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "o.parquet").write_text("before")
+    with pytest.raises(BadInput, match=said):
+        convert([str(tmp_path / name)], out / "o.parquet", recipe, force=True)
+    assert [p.name for p in out.iterdir()] == ["o.parquet"]
+    assert (out / "o.parquet").read_text() == "before"
+
+
+def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
+    def stop(seen: int, rows: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(write("jsonl", tmp_path, ROWS), tmp_path / "out" / "o.parquet", RECIPE, watch=stop)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_a_killed_conversion_left_is_cleared_away_and_files_are_safe(tmp_path: Path) -> None:
+    left = tmp_path / ".o.parquet.999999999.part"
+    left.write_text("half")
+    convert(write("jsonl", tmp_path, ROWS), tmp_path / "o.parquet", RECIPE)
+    assert not left.exists()
+    with pytest.raises(BadInput, match="is there already"):
+        convert(write("jsonl", tmp_path, ROWS), tmp_path / "o.parquet", RECIPE)
+    with pytest.raises(BadInput, match="no name of a parquet file"):
+        convert(write("jsonl", tmp_path, ROWS), tmp_path, RECIPE)
+
+
+def test_a_column_that_changes_its_type_later_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"question": "a", "answer": "1", "level": 1}, {"question": "b", "answer": "2", "level": {"deep": 1}}]
+    monkeypatch.setattr(sources, "BLOCK", 60)
+    with pytest.raises(BadInput, match="another type"):
+        convert(
+            write_lines(tmp_path, rows),
+            tmp_path / "o.parquet",
+            Recipe("question", "answer", data_source="d", extra=("level",)),
+        )
+
+
+def write_lines(folder: Path, rows: list[dict[str, Any]]) -> list[str]:
+    path = folder / "lines.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return [str(path)]
+
+
+def test_a_mapping_file_and_flags_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text("prompt: question\nanswer: answer\nextra: [level]\ndata_source: file\n")
+    assert read_recipe(path, {"data_source": "flag"}) == Recipe(
+        "question", "answer", data_source="flag", extra=("level",)
+    )
+    path.write_text("promt: question\n")
+    with pytest.raises(BadInput, match="did you mean prompt"):
+        read_recipe(path, {})
+
+
+@given(st.text(string.ascii_letters + "{}_ ", max_size=20))
+def test_a_text_with_places_is_all_there(text: str) -> None:
+    told = "".join(
+        f"{{{part}}}" if is_name else part.replace("{", "{{").replace("}", "}}")
+        for part, is_name in parts_of(text, False)
+    )
+    assert parts_of(told, False) is not None
+    assert "".join(p for p, _ in parts_of(text, False)).replace("{", "").replace("}", "") == text.replace(
+        "{", ""
+    ).replace("}", "")
