@@ -1,4 +1,4 @@
-"""`model.external_lib` of a Hy3 that FSDP trains and vLLM serves: the names that vLLM's loader knows, and memory's watch.
+"""`model.external_lib` of a Hy3 that FSDP trains and vLLM serves: names that vLLM's loader knows, and memory's watch.
 
 transformers 5.9 renames three of Hy3's weights as it loads them, verl 0.9.1 sends them under those names, and vLLM 0.24
 knows the checkpoint's alone.

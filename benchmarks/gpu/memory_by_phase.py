@@ -1,4 +1,4 @@
-"""What the trainer's processes allocate on their GPU, phase by phase. verl imports it: `model.external_lib=memory_by_phase`.
+"""What the trainer's processes allocate on their GPU, phase by phase: `model.external_lib=memory_by_phase`.
 
 Each rank appends JSON lines to memory-<rank>.jsonl in $HYSWEEP_ATTEMPT, the directory of its attempt: for each phase
 torch's peak, what it had reserved and what stayed, in GiB of 2^30 bytes. What lies between two phases is one too.
@@ -114,7 +114,11 @@ def composed(events: list[dict[str, Any]], held: int) -> dict[str, Any]:
 
 def _place(frames: list[dict[str, Any]]) -> str:
     """The innermost three calls of the trainer's own code."""
-    named = [f"{Path(f['filename']).name}:{f['line']}:{f['name']}" for f in frames if any(p in f["filename"] for p in TRAINER)]
+    named = [
+        f"{Path(f['filename']).name}:{f['line']}:{f['name']}"
+        for f in frames
+        if any(p in f["filename"] for p in TRAINER)
+    ]
     return " < ".join(named[:3]) or " < ".join(f"{Path(f['filename']).name}:{f['name']}" for f in frames[:3]) or "?"
 
 

@@ -39,7 +39,11 @@ SHORT = 32  # tokens of the first rows of a ramp-<tokens>.parquet; the others ar
 
 
 def shape_overrides(name: str) -> list[str]:
-    return ["model=hy3", *(f"model.shape.{k}={v}" for k, v in SHAPES[name].items()), "model.shape.num_nextn_predict_layers=0"]
+    return [
+        "model=hy3",
+        *(f"model.shape.{k}={v}" for k, v in SHAPES[name].items()),
+        "model.shape.num_nextn_predict_layers=0",
+    ]
 
 
 def config_of(name: str) -> Any:
@@ -103,12 +107,18 @@ def write_prompts(file: Path, tokenizer: Any, lengths: list[int]) -> None:
     import pandas
 
     rng = random.Random(1)
-    frame = len(tokenizer.apply_chat_template([{"role": "user", "content": ""}], add_generation_prompt=True, return_dict=True)["input_ids"])
+    frame = len(
+        tokenizer.apply_chat_template([{"role": "user", "content": ""}], add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
+    )
     rows = []
     for i, length in enumerate(lengths):
         text = "".join(rng.choice("abcdefghij 0123456789") for _ in range(length - frame))
         row = {"data_source": "digits", "prompt": [{"role": "user", "content": text}], "ability": "math"}
-        rows.append(row | {"reward_model": {"style": "rule", "ground_truth": "7"}, "extra_info": {"index": i, "split": "train"}})
+        rows.append(
+            row | {"reward_model": {"style": "rule", "ground_truth": "7"}, "extra_info": {"index": i, "split": "train"}}
+        )
     pandas.DataFrame(rows).to_parquet(file)
 
 
@@ -131,14 +141,16 @@ def write_weights(directory: Path, config: Any) -> int:
 
 
 def build(name: str, directory: Path, prompts: list[int], with_weights: bool = True) -> None:
-    """The model's directory, and beside its files prompts-<tokens>.parquet and ramp-<tokens>.parquet for each length."""
+    """The model's directory, with its files prompts-<tokens>.parquet and ramp-<tokens>.parquet for each length."""
     directory.mkdir(parents=True, exist_ok=True)
     config = config_of(name)
     config.save_pretrained(directory)
     tokenizer = write_tokenizer(directory, config.vocab_size)
     for length in prompts:
         write_prompts(directory / f"prompts-{length}.parquet", tokenizer, [length] * ROWS)
-        write_prompts(directory / f"ramp-{length}.parquet", tokenizer, [SHORT] * (ROWS // 4) + [length] * (3 * ROWS // 4))
+        write_prompts(
+            directory / f"ramp-{length}.parquet", tokenizer, [SHORT] * (ROWS // 4) + [length] * (3 * ROWS // 4)
+        )
     if with_weights and not (directory / "model.safetensors").exists():
         print(f"{name}: {write_weights(directory, config):,} parameters in {directory}", flush=True)
 
@@ -147,7 +159,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=SHAPES)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--prompt", type=int, action="append", default=[], help="length of a file of prompts, in tokens")
+    parser.add_argument(
+        "--prompt", type=int, action="append", default=[], help="length of a file of prompts, in tokens"
+    )
     parser.add_argument("--no-weights", action="store_true", help="what a check or an estimate reads, nothing more")
     given = parser.parse_args()
     build(given.name, given.directory, given.prompt or [960], not given.no_weights)

@@ -6,8 +6,8 @@
     python benchmarks/gpu/run.py --table OUT/results.json...
 
 The cases of a group run side by side, each on its GPU, and with those of another that is added to it (tiny+memory);
-groups one after the other. OUT gets models/, the studies, and results.json: for each attempt its end, what verl logged of
-each step, torch's peaks by phase (memory_by_phase.py), what the GPU's driver counts for its processes, and the estimate.
+groups one by one. OUT gets models/, the studies, and results.json: for each attempt its end, what verl logged of
+each step, torch's peak by phase (memory_by_phase.py), what the GPU's driver counts for its processes, and the estimate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KEPT = (
     "training/rollout_probs_diff_mean", "training/rollout_probs_diff_max", "training/rollout_actor_probs_pearson_corr",
     "rollout_corr/rollout_is_mean", "rollout_corr/rollout_is_oob_ratio", "rollout_corr/log_ppl_diff",
     "actor/perf/max_memory_allocated_gb", "actor/perf/max_memory_reserved_gb", "perf/total_num_tokens", "timing_s/step",
-    "timing_s/gen", "timing_s/old_log_prob", "timing_s/update_actor", "timing_s/update_weights", "timing_s/save_checkpoint",
+    "timing_s/gen", "timing_s/old_log_prob", "timing_s/update_actor", "timing_s/update_weights",
     "response_length/mean", "prompt_length/mean", "global_seqlen/max",
 )  # fmt: skip
 LOOK_S = 0.25
@@ -60,7 +60,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
-    parser.add_argument("--only", action="append", default=[], help="of the groups, only cases of this name; may be repeated")
+    parser.add_argument(
+        "--only", action="append", default=[], help="of the groups, only cases of this name; may be repeated"
+    )
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--within", type=float, default=560, help="seconds, after which all that runs is cancelled")
@@ -75,7 +77,9 @@ def main() -> int:
         parser.error(f"no such group: {', '.join(unknown)}" if given.out else "give OUT and groups")
     out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    chosen = [[c for name in names for c in GROUPS[name] if not given.only or c.name in given.only] for names in together]
+    chosen = [
+        [c for name in names for c in GROUPS[name] if not given.only or c.name in given.only] for names in together
+    ]
     gpus = [] if given.cpu or given.dry_run else seen_gpus()
     if not gpus and not given.cpu and not given.dry_run:
         parser.error("there is no GPU here: --dry-run, or --cpu for a rehearsal")
@@ -119,7 +123,11 @@ class Run:
 
     @property
     def environment(self) -> dict[str, str]:
-        found = os.environ | self.case.env | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
+        found = (
+            os.environ
+            | self.case.env
+            | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
+        )
         if self.gpus:
             found["CUDA_VISIBLE_DEVICES"] = ",".join(str(g["index"]) for g in self.gpus)
         return found
@@ -133,7 +141,11 @@ class Run:
             problems = check_trial(self.trial())
         except BadInput as e:
             problems = list(e.problems)
-        print(f"{self.case.name}\n  hysweep run {' '.join(self.words)}", *(f"  {p.severity}: {p}" for p in problems), sep="\n")
+        print(
+            f"{self.case.name}\n  hysweep run {' '.join(self.words)}",
+            *(f"  {p.severity}: {p}" for p in problems),
+            sep="\n",
+        )
         return {"is_wrong": bool(errors(problems)) and not self.case.by_hand}
 
     def start(self) -> None:
@@ -147,21 +159,31 @@ class Run:
         trial = self.trial()
         job = compile_trial(trial, self.by_hand.trial.path, "by-hand")
         self.by_hand.prepare(job.as_dict())
-        placed = {"HYSWEEP_ATTEMPT": str(self.by_hand.path), "VERL_FILE_LOGGER_PATH": str(self.by_hand.metrics_file), "SPT_NOENV": "1"}
+        placed = {
+            "HYSWEEP_ATTEMPT": str(self.by_hand.path),
+            "VERL_FILE_LOGGER_PATH": str(self.by_hand.metrics_file),
+            "SPT_NOENV": "1",
+        }
         command = [sys.executable, "-m", job.module, *job.overrides]
         self.process = self._spawn(command, self.environment | job.env | placed, self.by_hand.driver_log)
 
     def _spawn(self, command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb") as file:
-            return subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, cwd=log.parent)
+            return subprocess.Popen(
+                command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, cwd=log.parent
+            )
 
     def stop(self) -> None:
         assert self.process
         if self.process.poll() is None:
             if not self.case.by_hand:
                 with suppress(subprocess.TimeoutExpired):
-                    subprocess.run([sys.executable, "-m", "hysweep", "cancel", str(self.study.path)], timeout=STOPS_S, capture_output=True)
+                    subprocess.run(
+                        [sys.executable, "-m", "hysweep", "cancel", str(self.study.path)],
+                        timeout=STOPS_S,
+                        capture_output=True,
+                    )
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(5 if self.case.by_hand else STOPS_S)
         with suppress(ProcessLookupError):
@@ -185,9 +207,14 @@ class Run:
                 "point": attempt.trial.point() if not self.case.by_hand else {},
                 "attempt": attempt.number,
                 **(asdict(end) if end else {"cause": "killed", "phase": "unknown", "reason": "it did not end in time"}),
-                "seconds": round((end.ended if end and end.ended else time.time()) - (end.started if end and end.started else self.began)),
+                "seconds": round(
+                    (end.ended if end and end.ended else time.time())
+                    - (end.started if end and end.started else self.began)
+                ),
                 "is_alone": self.case.is_alone,
-                "problems": [f"{p.key} = {p.value}: {p.why} ({p.stage})" for p in check_trial(trial)] if self.case.by_hand else [],
+                "problems": [f"{p.key} = {p.value}: {p.why} ({p.stage})" for p in check_trial(trial)]
+                if self.case.by_hand
+                else [],
                 "steps": {step: {k: v for k, v in data.items() if k in KEPT} for step, data in attempt.metrics()},
                 "phases": phases_of(attempt),
                 "compositions": {p.stem: json.loads(p.read_text()) for p in attempt.path.glob("composition-*.json")},
@@ -197,7 +224,14 @@ class Run:
         if not found:
             log = self.study.path.with_suffix(".log")
             said = log.read_text(errors="replace")[-1500:] if log.exists() else ""
-            yield {"case": self.case.name, "point": {}, "attempt": 0, "cause": "not started", "phase": "start", "reason": said}
+            yield {
+                "case": self.case.name,
+                "point": {},
+                "attempt": 0,
+                "cause": "not started",
+                "phase": "start",
+                "reason": said,
+            }
 
     def _end_by_hand(self, attempt: AttemptDirectory) -> End | None:
         if not self.case.by_hand or not self.process:
@@ -237,7 +271,9 @@ def build_models(cases: list[Case], models: Path, with_weights: bool) -> None:
     for name, prompts in lengths.items():
         asked = [word for length in sorted(prompts) for word in ("--prompt", str(length))]
         how = [] if with_weights else ["--no-weights"]
-        building.append(subprocess.Popen([sys.executable, str(HERE / "model.py"), name, str(models / name), *asked, *how]))
+        building.append(
+            subprocess.Popen([sys.executable, str(HERE / "model.py"), name, str(models / name), *asked, *how])
+        )
     if any(p.wait() for p in building):
         raise SystemExit("a model could not be built")
 
@@ -300,7 +336,7 @@ def who(pid: int) -> tuple[str, str]:
 
 
 def driver_of(samples: list[Sample], attempt: AttemptDirectory) -> dict[str, float]:
-    """GiB of one GPU at most: of the trainer's processes, of the engine's, of both at once, in and outside of phases."""
+    """GiB of one GPU at most: of the trainer's processes, of the engine's, of both at once, in phases and outside."""
     intervals = [(r["began"], r["ended"], r["phase"]) for r in rows_of(attempt) if r["began"]]
     most: dict[str, float] = {}
     own = os.path.realpath(attempt.path)
@@ -368,7 +404,9 @@ def versions() -> dict[str, str]:
 
 
 def write(out: Path, results: list[dict[str, Any]], gpus: Sequence[dict[str, Any]]) -> None:
-    (out / "results.json").write_text(json.dumps({"versions": versions(), "gpus": list(gpus), "attempts": results}, indent=1, default=str))
+    (out / "results.json").write_text(
+        json.dumps({"versions": versions(), "gpus": list(gpus), "attempts": results}, indent=1, default=str)
+    )
 
 
 # --- the table
@@ -380,13 +418,27 @@ def table(results: list[dict[str, Any]]) -> Iterator[str]:
     for r in results:
         steps = {int(k): v for k, v in r.get("steps", {}).items()}
         later = [v["timing_s/step"] for k, v in steps.items() if k > 2 and "timing_s/step" in v]
-        apart = [v["training/rollout_probs_diff_mean"] for v in steps.values() if "training/rollout_probs_diff_mean" in v]
-        name = " ".join([r["case"], *map(str, r["point"].values()), *([f"attempt {r['attempt']}"] if r["attempt"] > 1 else [])])
+        apart = [
+            v["training/rollout_probs_diff_mean"] for v in steps.values() if "training/rollout_probs_diff_mean" in v
+        ]
+        name = " ".join(
+            [r["case"], *map(str, r["point"].values()), *([f"attempt {r['attempt']}"] if r["attempt"] > 1 else [])]
+        )
         end = r["cause"] if r["cause"] == "completed" else f"{r['cause']}, {r['phase']}: {r['reason'][:90]}"
-        first = [name, end, str(len(steps)), f"{statistics.median(later):.2f}" if later else "", f"{max(apart):.1e}" if apart else ""]
+        first = [
+            name,
+            end,
+            str(len(steps)),
+            f"{statistics.median(later):.2f}" if later else "",
+            f"{max(apart):.1e}" if apart else "",
+        ]
         lines = list(comparisons(r)) or [("", None, None)]
         for i, (phase, computed, measured) in enumerate(lines):
-            numbers = ["", "", ""] if computed is None or measured is None else [f"{computed:.2f}", f"{measured:.2f}", f"{computed / measured - 1:+.1%}"]
+            numbers = (
+                ["", "", ""]
+                if computed is None or measured is None
+                else [f"{computed:.2f}", f"{measured:.2f}", f"{computed / measured - 1:+.1%}"]
+            )
             yield "| " + " | ".join([*(first if i == 0 else [""] * len(first)), phase, *numbers]) + " |"
 
 
@@ -402,7 +454,9 @@ def comparisons(r: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
         of_rank = stages[-1] if len(stages) > 1 and int(rank) == len(ranks) - 1 else stages[0] if stages else ""
         for phase in ("train", "log_prob", "reference", "weight_sync", "resume"):
             peaks = [row["peak"] for row in rows if row["phase"] == phase and "peak" in row]
-            peaks = peaks[1:] if phase in ("train", "log_prob", "weight_sync", "reference") and len(peaks) > 1 else peaks
+            peaks = (
+                peaks[1:] if phase in ("train", "log_prob", "weight_sync", "reference") and len(peaks) > 1 else peaks
+            )
             if peaks and phase in uses.get(of_rank, {}):
                 yield (phase if len(ranks) == 1 else f"{phase}, rank {rank}"), uses[of_rank][phase]["torch"], max(peaks)
     if r.get("is_alone") and stages and r.get("driver"):

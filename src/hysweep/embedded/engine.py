@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from typing import Any
 
-import hysweep.embedded.platform  # noqa: F401
+import hysweep.embedded.platform  # noqa: F401  # isort: skip
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
