@@ -62,3 +62,49 @@ RUNS = {
         38.884, (34.009, 40.011), "log_prob", 41.643, 81789 / 1024, 45528 / 1024, 2.96,
     ),
 }  # fmt: skip
+
+
+# The runs of benchmarks/gpu: one H200, gradient_accumulation_fusion and bias_activation_fusion off, sequences exactly
+# full. Another shape, of 0.82 B parameters, and the above one with the experiment's own settings.
+WIDE = SHAPE | {
+    "num_layers": 8, "hidden_size": 1536, "num_attention_heads": 12, "intermediate_size": 4096,
+    "moe_intermediate_size": 512, "num_experts_per_token": 6, "vocab_size": 65536,
+}  # fmt: skip
+APART = "+model.transformer_config.bias_activation_fusion=false"
+OF_WIDE = (
+    *(c for c in COMMON if not c.startswith(("model.shape.", "trainer.max_"))),
+    *(f"model.shape.{key}={value}" for key, value in WIDE.items()),
+    APART,
+    "trainer.max_prompt_length=960",
+    "trainer.max_response_length=64",
+    "memory=full_recompute",
+)
+NO_RECOMPUTE = ("memory.recompute_granularity=null", "memory.recompute_method=null", "memory.recompute_num_layers=null")
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """torch's peak by phase, in the second and later steps."""
+
+    overrides: tuple[str, ...]
+    train: float
+    log_prob: float
+    weight_sync: float
+
+
+PEAKS = {
+    "full recompute": Peaks((*OF_WIDE, *budget(16384)), 16.499, 15.276, 15.922),
+    "selective recompute": Peaks(
+        (*OF_WIDE, *NO_RECOMPUTE[1:], "memory.recompute_granularity=selective", *budget(8192)), 19.796, 14.573, 15.899
+    ),
+    "no recompute": Peaks((*OF_WIDE, *NO_RECOMPUTE, *budget(8192)), 19.549, 14.573, 15.899),
+    "long sequences": Peaks(
+        (*(o for o in OF_WIDE if "max_prompt" not in o), "trainer.max_prompt_length=8128", *budget(16384)),
+        16.503, 15.280, 15.925,
+    ),
+    "whole logits, entropy": Peaks(
+        (*OF_WIDE, "memory.use_fused_kernels=false", "algorithm.entropy_coeff=0.001", *budget(8192)),
+        20.159, 19.924, 15.931,
+    ),
+    "2 B, offloaded": Peaks((*COMMON, APART, "memory=full_offload", *budget(16384)), 36.976, 5.351, 6.017),
+}  # fmt: skip

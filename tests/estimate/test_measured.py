@@ -8,7 +8,7 @@ from hysweep.estimate import Estimate, estimate
 from hysweep.estimate.formulas import ON_THE_HOST
 from hysweep.estimate.memory import GROUPS, ROLLOUT
 
-from .measured import RUNS
+from .measured import PEAKS, RUNS
 
 GIB = 2**30
 PARAMETERS = 2_011_419_648
@@ -133,3 +133,11 @@ def test_offload_lowers_the_rollout_and_not_the_update(found, composer) -> None:
                                        "memory.optimizer_offload=true")).trial)  # fmt: skip
     assert other.of("train").total_gib == found["A"].of("train").total_gib
     assert found["A"].of("rollout").total_gib - other.of("rollout").total_gib == within(1e-5, of=33.719)
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_the_peaks_of_other_shapes_and_settings(composer, name: str) -> None:
+    run = PEAKS[name]
+    computed = estimate(composer.compose(run.overrides).trial)
+    for phase in ("train", "log_prob", "weight_sync"):
+        assert computed.of(phase).torch_gib == within(0.01, of=getattr(run, phase))

@@ -119,6 +119,10 @@ CASES = [
     (trace("ValueError: Total available GPUs 7 is less than total desired GPUs 8", MAIN), Cause.RAY_BOOT),
     (trace("ConnectionError: Could not find any running Ray instance.", MAIN), Cause.RAY_BOOT),
     (remote("EOFError: Ran out of input", *LOAD), Cause.UNKNOWN),
+    (
+        remote("ValueError: No dot product attention backend is available for the provided inputs.", *LOG_PROB),
+        Cause.CONFIG_ERROR,
+    ),
     (["*** SIGTERM received at time=1795977930 on cpu 1 ***", "PC: @ 0x7f (unknown) __recv"], Cause.KILLED),
     (["Segmentation fault"], Cause.UNKNOWN),
     ([], Cause.UNKNOWN),

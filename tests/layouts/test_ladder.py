@@ -50,7 +50,7 @@ def test_the_order_is_the_declared_one(trial_of) -> None:
     for phase in Phase:
         climbed = names(trial, phase)
         assert climbed == sorted(climbed, key=order.index), phase
-    assert names(trial, Phase.UPDATE)[:3] == ["selective_recompute", "full_recompute", "token_budget"]
+    assert names(trial, Phase.UPDATE)[:2] == ["full_recompute", "token_budget"]
     assert names(trial, Phase.UPDATE)[-1] == "more_context"
     assert names(trial, Phase.START)[-1] == "more_pipeline"
     assert "more_context" not in names(trial_of(*QWEN), Phase.UPDATE), "its checkpoints fit one layout alone"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 import hysweep
-from hysweep.check.numbers import either
+from hysweep.check.numbers import either, has_shape
 from hysweep.compile import (
     PLACED,
     flatten,
@@ -31,6 +31,7 @@ SHIPPED = Path(hysweep.__file__).parent / "conf"
 RESERVED = {"RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
 # verl/utils/tracking.py: Tracking.supported_backend
 LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file")
+KERNEL_WIDTH = 128
 ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
 
 
@@ -130,6 +131,8 @@ def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
         group, _, name = leaf.path.partition(".")
         option = getattr(getattr(t, group), "name", "")
         is_shipped = is_as_shipped(t, group, name, leaf.default)
+        if leaf.path == "model.transformer_config" and leaf.value in _of_options(group, name):
+            continue  # an option says what its model must have on Megatron, wherever it trains
         where, cure = f"has no effect: it needs {needs}", f"leave it at {_written(leaf.default)}"
         if is_shipped:
             where, cure = f"of {group}={option} {where}", f"choose another {group}=, or leave it"
@@ -160,6 +163,11 @@ def _of_option(group: str, name: str) -> dict[str, Any]:
     content = yaml.safe_load(text)
     found = content.get(group, {}) if "@package _global_" in text else content
     return found if isinstance(found, dict) else {}
+
+
+def _of_options(group: str, name: str) -> list[Any]:
+    """What the shipped options of a group give a field."""
+    return [_of_option(group, path.stem).get(name) for path in sorted((SHIPPED / group).glob("*.yaml"))]
 
 
 def loggers_are_known(t: Trial) -> Iterator[Problem]:
@@ -194,6 +202,16 @@ def kernels_are_fused(t: Trial) -> Iterator[Problem]:
     if t.parallelism.engine == "megatron" and t.memory.use_fused_kernels and not t.memory.use_remove_padding:
         why = "has no effect: verl fuses only with packed sequences"
         yield Problem("memory.use_fused_kernels", True, why, "set memory.use_remove_padding=true", Stage.NEVER)
+
+
+def kernels_take_the_width(t: Trial) -> Iterator[Problem]:
+    """verl/utils/kernel/kernels.py asserts it at the first log-probabilities: seen to fail on a GPU."""
+    m, width = t.memory, t.model.shape.hidden_size
+    if t.parallelism.engine != "megatron" or not (m.use_fused_kernels and m.use_remove_padding) or not has_shape(t):
+        return
+    if width % KERNEL_WIDTH:
+        why = f"the fused kernels take a hidden_size that {KERNEL_WIDTH} divides, and it is {width}"
+        yield Problem("memory.use_fused_kernels", True, why, "set memory.use_fused_kernels=false", Stage.ROLLOUT)
 
 
 def environment_is_free(t: Trial) -> Iterator[Problem]:

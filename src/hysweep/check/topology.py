@@ -358,6 +358,26 @@ def bridge_knows_model(t: Trial) -> Iterator[Problem]:
     )
 
 
+def weights_have_names_of_engine(t: Trial) -> Iterator[Problem]:
+    """FSDP sends Hy3's weights by transformers' names, which vLLM 0.24 does not load: seen on a GPU, where its worker
+    died of a KeyError and the trainer waited for it. Megatron-Bridge sends the checkpoint's names."""
+    m = t.model
+    if (
+        t.parallelism.engine == "fsdp2"
+        and t.rollout.engine == "vllm"
+        and m.model_type == "hy_v3"
+        and not m.external_lib
+    ):
+        yield Problem(
+            "parallelism.engine",
+            "fsdp2",
+            "sends Hy3's weights by names that vLLM does not know",
+            "use parallelism.engine=megatron, or give a module that renames them as model.external_lib "
+            "(benchmarks/gpu/fsdp_of_hy3.py is one)",
+            Stage.START,
+        )
+
+
 def shape_is_known(t: Trial) -> Iterator[Problem]:
     """Advice: what divides, fits and is long enough cannot be looked at without the model's shape."""
     if not has_shape(t):

@@ -1,4 +1,8 @@
-"""What the trainer's processes must know: imported by verl as `actor_rollout_ref.model.external_lib`."""
+"""What the trainer's processes must know: imported by verl as `actor_rollout_ref.model.external_lib`.
+
+Where a model has a module of its own there, this one comes by VERL_USE_EXTERNAL_MODULES instead, which verl imports
+before its plugins: so the platform is named here too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import dataclasses
 import logging
 from typing import Any
 
+import hysweep.embedded.platform  # noqa: F401  # isort: skip
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY

@@ -132,9 +132,25 @@ def attention_forward(s: Shape, tensor: Number) -> Number:
     return (2 * s.hidden_size) / tensor + 2 * (3 * heads + 4 * groups) * width
 
 
-def dense_saved(s: Shape, tensor: Number) -> Number:
-    """A gated feed-forward layer keeps its norm's output 2 h, gate and up 4 f, and their product 2 f."""
-    return (2 * s.hidden_size + 6 * s.intermediate_size) / tensor
+def attention_core_kept(s: Shape, tensor: Number) -> Number:
+    """What recomputing core_attn keeps beside `attention_saved`, 2 (a + g) d: the projection's output whole, from which
+    queries and keys were taken, where else their copies would do. Measured: 2 (a + 2 g) d less the values' 2 g d."""
+    if s.kv_lora_rank:
+        return 0
+    return 2 * (s.num_attention_heads / tensor + larger(s.num_key_value_heads / tensor, 1)) * s.head_dim
+
+
+def dense_saved(s: Shape, tensor: Number, apart: int = 0) -> Number:
+    """A gated feed-forward layer keeps its norm's output 2 h, gate and up 4 f, and their product 2 f.
+
+    `apart` is 1 where Megatron's bias_activation_fusion is off: then the activation keeps 4 f of its own. Measured.
+    """
+    return (2 * s.hidden_size + gated(apart) * s.intermediate_size) / tensor
+
+
+def gated(apart: int) -> int:
+    """Bytes for each unit of width of a gated layer: gate and up 4, product 2, and 4 of an activation that is apart."""
+    return 6 + 4 * apart
 
 
 def dense_working(s: Shape, tensor: Number) -> Number:
@@ -157,12 +173,21 @@ def received(tensor: Number, expert: Number, expert_tensor: Number) -> Number:
     return expert_tensor / tensor * (1 + (IMBALANCE - 1) * (expert > 1))
 
 
-def mixture_saved(s: Shape, tensor: Number, expert: Number, expert_tensor: Number) -> Number:
+def mixture_saved(s: Shape, tensor: Number, expert: Number, expert_tensor: Number, apart: int = 0) -> Number:
     """Norm's output 2 h, router and maps 20 E, shared experts 6 f each; of the routed tokens the experts' input 2 k h,
-    gate and up 4 k f and their product 2 k f. mcore transformer/moe (experts.py, token_dispatcher.py)."""
+    gate and up 4 k f and their product 2 k f. mcore transformer/moe (experts.py, token_dispatcher.py).
+
+    An activation that is apart (`dense_saved`) keeps 6 k f, since the product is weighted after it. Measured.
+    """
     k, f = s.num_experts_per_token, s.moe_intermediate_size
-    own = (2 * s.hidden_size + 20 * s.num_experts + 6 * shared_width(s)) / tensor
-    return own + received(tensor, expert, expert_tensor) * k * (2 * s.hidden_size + 6 * f / expert_tensor)
+    own = (2 * s.hidden_size + 20 * s.num_experts + gated(apart) * shared_width(s)) / tensor
+    routed = 2 * s.hidden_size + (4 + weighted(apart)) * f / expert_tensor
+    return own + received(tensor, expert, expert_tensor) * k * routed
+
+
+def weighted(apart: int) -> int:
+    """What an expert's activation keeps for each unit of width beside gate and up: what moe_act computes again."""
+    return 2 + 6 * apart
 
 
 def _copies(s: Shape, tensor: Number, expert: Number, expert_tensor: Number) -> tuple[Number, Number, Number]:

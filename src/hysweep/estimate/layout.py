@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hysweep.estimate.formulas import MIB, Number
 from hysweep.schema import BadInput, Memory, Problem, Shape, Stage, Trial
 
-MODULES = ("layernorm", "moe_act", "moe", "mlp", "shared_experts", "mla_up_proj")
+MODULES = ("core_attn", "layernorm", "moe_act", "moe", "mlp", "shared_experts", "mla_up_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,7 @@ class Job:
     """One trial's fixed part.
 
     with_entropy    the update computes the entropy: a bonus is in the loss
+    apart           1 where Megatron computes gate, activation and product one by one: its bias_activation_fusion is off
     with_squares    log-probabilities come with sums of squared probabilities
     has_log_prob    old log-probabilities are computed, not taken from the rollout
     engine_bytes    of a number in the rollout engine
@@ -29,6 +30,7 @@ class Job:
     has_log_prob: bool
     with_entropy: bool
     with_squares: bool
+    apart: int
     engine_bytes: int
     longest: int
     engine_longest: int
@@ -108,6 +110,10 @@ def job_of(trial: Trial) -> Job:
         has_log_prob=not trial.rollout.correction_bypass,
         with_entropy=a.entropy_coeff != 0,
         with_squares=a.adv_estimator.endswith("optimal_token_baseline"),
+        apart=int(
+            trial.parallelism.engine == "megatron"
+            and not trial.model.transformer_config.get("bias_activation_fusion", False)
+        ),
         engine_bytes=4 if trial.rollout.dtype == "float32" else 2,
         longest=t.max_prompt_length + t.max_response_length,
         engine_longest=max(trial.rollout.max_model_len or longest, longest),

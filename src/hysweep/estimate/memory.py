@@ -354,10 +354,9 @@ def _training(
     s, tensor, tokens = job.shape, layout.tensor, layout.tokens
     row = 2 * s.hidden_size / tensor  # one state of a token
     dense, mixture = _kept_by_layer(job, layout)
-    working_dense = f.dense_working(s, tensor) + f.attention_saved(s, tensor) + f.dense_saved(s, tensor)
-    working_mixture = (
-        f.mixture_working(s, *_grid(layout)) + f.attention_saved(s, tensor) + f.mixture_saved(s, *_grid(layout))
-    )
+    attention = f.attention_saved(s, tensor)
+    working_dense = f.dense_working(s, tensor) + attention + f.dense_saved(s, tensor, job.apart)
+    working_mixture = f.mixture_working(s, *_grid(layout)) + attention + f.mixture_saved(s, *_grid(layout), job.apart)
     has_dense, has_mixture = size.dense_layers > 0, size.moe_layers > 0
     working = larger(working_dense * has_dense, working_mixture * has_mixture) + row + f.gathered(s, tensor)
     kept_by_fullest = larger(dense * has_dense, mixture * has_mixture)
@@ -385,20 +384,22 @@ def _training(
 def _kept_by_layer(job: Job, layout: Layout) -> tuple[Number, Number]:
     """Bytes a token that a dense and a mixture layer keep beside their input, less what is computed again.
 
-    Modules as Megatron names them (transformer_config.py, recompute_modules). core_attn spares next to nothing: scores
-    are never whole, and the output is kept by the projection after it.
+    Modules as Megatron names them (transformer_config.py, recompute_modules). core_attn spares nothing and keeps more:
+    scores are never whole, the output is kept by the projection after it, and the input must be kept besides.
     """
     s, tensor, m = job.shape, layout.tensor, layout.modules
     norm = 2 * s.hidden_size / tensor
     attention = f.attention_saved(s, tensor)
+    attention = attention + m["core_attn"] * f.attention_core_kept(s, tensor)
     attention = attention - m["layernorm"] * norm - m["mla_up_proj"] * f.attention_up_projected(s, tensor)
-    dense = f.dense_saved(s, tensor)
+    dense = f.dense_saved(s, tensor, job.apart)
     dense = dense - m["layernorm"] * (1 - m["mlp"]) * norm - m["mlp"] * (dense - norm)
     if not s.num_experts:
         return attention + dense, 0
-    mixture = f.mixture_saved(s, *_grid(layout))
-    product = f.received(*_grid(layout)) * s.num_experts_per_token * 2 * s.moe_intermediate_size / layout.expert_tensor
-    parts = m["layernorm"] * norm + m["moe_act"] * product + m["shared_experts"] * 6 * f.shared_width(s) / tensor
+    mixture = f.mixture_saved(s, *_grid(layout), job.apart)
+    routed = f.received(*_grid(layout)) * s.num_experts_per_token * s.moe_intermediate_size / layout.expert_tensor
+    shared = f.gated(job.apart) * f.shared_width(s) / tensor
+    parts = m["layernorm"] * norm + m["moe_act"] * f.weighted(job.apart) * routed + m["shared_experts"] * shared
     mixture = mixture - (1 - m["moe"]) * parts - m["moe"] * (mixture - norm)
     return attention + dense, attention + mixture
 

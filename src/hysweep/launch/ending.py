@@ -280,6 +280,8 @@ RULES: tuple[Rule, ...] = (
         calls=rf"{_CONFIG_FILES}|:validate_config$|:__post_init__$|:omega_conf_to_dataclass$",
         phase=Phase.START,
     ),
+    # Transformer Engine has no attention for what was asked, as flash where flash-attn is not installed.
+    Rule(Cause.CONFIG_ERROR, _ANY, r"No dot product attention backend is available"),
     Rule(
         Cause.CONFIG_ERROR,
         (Where.FATAL,),

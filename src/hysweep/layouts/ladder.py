@@ -85,12 +85,6 @@ def _on_megatron(trial: Trial) -> bool:
     return trial.parallelism.engine == "megatron"
 
 
-def _selective_recompute(trial: Trial) -> Trial | None:
-    if not _on_megatron(trial) or trial.memory.recompute_granularity is not None:
-        return None
-    return _memory(trial, recompute_granularity="selective")
-
-
 def _full_recompute(trial: Trial) -> Trial | None:
     if not _on_megatron(trial):
         return _memory(trial, use_gradient_checkpointing=True)
@@ -203,9 +197,9 @@ def _rung(name: str, climb: Callable[[Trial], Trial | None], *phases: Phase) -> 
     return Rung(name, frozenset(phases), climb)
 
 
+# Selective recomputation is no rung: of Megatron's default, attention's core, it was measured to take more memory.
 # The optimizer and the gradients are on the GPU for the whole of an update, so that waiting elsewhere helps the others.
 LADDER: tuple[Rung, ...] = (
-    _rung("selective_recompute", _selective_recompute, UPDATE),
     _rung("full_recompute", _full_recompute, UPDATE),
     _rung("param_offload", _param_offload, START, ROLLOUT, LOG_PROB, SYNC, LOAD),
     _rung("optimizer_offload", _optimizer_offload, START, ROLLOUT, LOG_PROB, SYNC, LOAD),
