@@ -67,7 +67,7 @@ NEEDS = {
     "parallelism=megatron_tensor_2": [*ON_8, "rollout.tensor=2"],
     "parallelism=fsdp2_ulysses": [*ON_8, "memory=fsdp2_offload", "rollout.tensor=2"],
     "parallelism=qwen3_30b_a3b_8": [*ON_8, "model=qwen3_30b_a3b", "rollout.tensor=4", *FRUGAL],
-    "parallelism=mixture_8": [*ON_8, "model=gpt_oss_20b", "rollout.tensor=4", *FRUGAL, "memory.use_fused_kernels=false"],
+    "parallelism=mixture_8": [*ON_8, "model=moonlight_16b_a3b", "rollout.tensor=4", *FRUGAL],
     "parallelism=mixture_32": [*ON_8, "model=glm4_5_air", "cluster.nodes=4", "rollout.tensor=8", *FRUGAL],
     "parallelism=llama3_1_70b_32": [*ON_8, "model=llama3_1_70b", "cluster.nodes=4", "rollout.tensor=8", *FRUGAL],
     "parallelism=qwen3_235b_a22b_64": [*ON_8, "model=qwen3_235b_a22b", "cluster.nodes=8", "rollout.tensor=16", *FRUGAL],
