@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[2]
 WORDS = Composer().words
 OPTIONS = [f"{group}={option}" for group, options in WORDS.groups.items() for option in options if group != "sweep"]
 # Qwen3-8B on eight GPUs, Megatron and vLLM: what the presets for GPUs are looked at with.
+SHORT = "trainer.max_response_length=6144"  # of a model with 8192 positions
 ON_8 = ["model=qwen3_8b", "cluster=gpu_8", "cluster.launcher=slurm", "parallelism=megatron_tensor_2",
         "memory=full_offload", "rollout=vllm", "data=dapo_math", "reward=rule", "trainer=hy3"]  # fmt: skip
 FRUGAL = ["memory=cpu_optimizer", "rollout.gpu_memory_utilization=0.7"]
@@ -67,7 +68,7 @@ NEEDS = {
     "parallelism=megatron_tensor_2": [*ON_8, "rollout.tensor=2"],
     "parallelism=fsdp2_ulysses": [*ON_8, "memory=fsdp2_offload", "rollout.tensor=2"],
     "parallelism=qwen3_30b_a3b_8": [*ON_8, "model=qwen3_30b_a3b", "rollout.tensor=4", *FRUGAL],
-    "parallelism=mixture_8": [*ON_8, "model=moonlight_16b_a3b", "rollout.tensor=4", *FRUGAL],
+    "parallelism=mixture_8": [*ON_8, "model=moonlight_16b_a3b", "rollout.tensor=4", *FRUGAL, SHORT],
     "parallelism=mixture_32": [*ON_8, "model=glm4_5_air", "cluster.nodes=4", "rollout.tensor=8", *FRUGAL],
     "parallelism=llama3_1_70b_32": [*ON_8, "model=llama3_1_70b", "cluster.nodes=4", "rollout.tensor=8", *FRUGAL],
     "parallelism=qwen3_235b_a22b_64": [*ON_8, "model=qwen3_235b_a22b", "cluster.nodes=8", "rollout.tensor=16", *FRUGAL],
