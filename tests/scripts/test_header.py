@@ -285,11 +285,11 @@ conda deactivate
 def test_variables_of_the_environment_stay_in_images_and_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SCRATCH", raising=False)
     for image in ("--container-image ~/img.sqsh", "--container-image=$HOME/img.sqsh", "--container-image=~/img.sqsh"):
-        mounts = '"/lustre:/lustre,$HOME/.cache:/root/.cache,$PWD:/w,/data:/data:ro"'
+        mounts = '"/lustre:/lustre,$HOME/.cache:/cache,$PWD:/w,/data:/data:ro"'
         found = site(f"{ASKS}srun -n2 --mpi=pmix {image} --container-mounts {mounts} python train.py --mpi=none")
         assert (found["container"], found["image"]) == ("pyxis", "${oc.env:HOME}/img.sqsh")
         assert found["container_mounts"] == [
-            "/lustre:/lustre", "${oc.env:HOME}/.cache:/root/.cache", "${oc.env:PWD}:/w", "/data:/data:ro",
+            "/lustre:/lustre", "${oc.env:HOME}/.cache:/cache", "${oc.env:PWD}:/w", "/data:/data:ro",
         ]  # fmt: skip
         assert found["srun_args"] == ["--mpi=pmix"]
     imported = take(f"{ASKS}apptainer exec --bind $SCRATCH:/scratch,/data $IMAGE python train.py")
