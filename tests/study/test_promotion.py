@@ -14,6 +14,7 @@ from hysweep.schema import BadInput, Promote
 from hysweep.study import define
 from hysweep.study.controller import Controller
 from hysweep.study.promotion import Climber, next_promoted, stop_step
+from hysweep.study.rebuild import rebuild
 from hysweep.track import Cause, State, Status
 
 from .fake import FakeLauncher
@@ -82,6 +83,20 @@ def test_a_promoted_trial_that_is_preempted_keeps_its_rung(composer):
     best = directory.trials()[8]
     assert [a.job()["stop_step"] for a in best.attempts()] == [2, 6, 6, None]
     assert best.state().cause is Cause.COMPLETED
+
+
+def test_what_is_rebuilt_has_the_rungs_that_it_passed(composer):
+    """Its state is lost while it is above the first rung: it goes on to the second, and not to the first again."""
+    fake = FakeLauncher(by_rate)
+    directory = begin(composer, NINE, *RUNGS, "study.max_parallel=9")
+    with Controller(directory, launchers=lambda name: fake) as c:
+        while not directory.trials() or not (best := directory.trials()[-1]).attempt(2).claimed():
+            c.tick()
+    (best.path / "state.json").write_text("{")
+    rebuild(directory, launchers=lambda name: fake)
+    assert best.state().rungs == 1
+    finish(directory, fake)
+    assert [a.job()["stop_step"] for a in best.attempts()] == [2, 6, None]
 
 
 def test_what_fails_above_a_rung_gives_its_place_to_the_next(composer):

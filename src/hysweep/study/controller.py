@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 from hysweep.check import errors
 from hysweep.compile import Job, compile_trial
@@ -40,9 +39,9 @@ from hysweep.study.ledger import Ledger, booking, worst_case
 from hysweep.study.notify import Notifier
 from hysweep.study.objective import GPU_HOURS, value_of
 from hysweep.study.preview import problems_of
-from hysweep.study.promotion import Climber, next_promoted, rung_steps, stop_step
+from hysweep.study.promotion import Climber, next_promoted, rung_step, stop_step
 from hysweep.study.pruners import Other, reason_to_prune
-from hysweep.study.replicates import is_confirmation, missing, outcome, same_point, unconfirmed
+from hysweep.study.replicates import is_confirmation, missing, outcome, same_point, unconfirmed, values_of
 from hysweep.study.reuse import copy_metrics, find_result
 from hysweep.study.search import Search
 from hysweep.study.stopping import Progress, last_mark
@@ -545,7 +544,7 @@ class Controller:
             self._search.tell_values(told.lead, told.values)
         elif state.cause is Cause.RUNG:
             # all trials have a value at the first rung: by that the sampler compares them
-            self._search.tell_values(told.lead, state.values or (cast(float, state.value),))
+            self._search.tell_values(told.lead, values_of(state))
         elif told.verdict is Verdict.PRUNED:
             curve = group[0].curve(self.definition.study.goals[0].metric)
             self._search.tell_pruned(told.lead, curve[-1] if curve else None)
@@ -630,7 +629,7 @@ class Controller:
         if len(known) < state.rungs:
             study = self.definition.study
             curve = trial.curve(study.goals[0].metric)
-            steps = itertools.islice(rung_steps(study.promote), state.rungs)
+            steps = [rung_step(study.promote, level) for level in range(state.rungs)]
             values = (value_of([p for p in curve if p[0] <= step], study.goals[0]) for step in steps)
             self._at_rungs[trial.number] = known = tuple(math.nan if v is None else v for v in values)
         return known

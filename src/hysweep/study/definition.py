@@ -313,7 +313,7 @@ def _check_search(study: Study, space: Space) -> list[Problem]:
         less = study.n_trials // n * n
         cure = f"give {less or n} or {less + n}" if less else f"give {n}"
         faults.append(Problem("study.n_trials", study.n_trials, f"is no multiple of the {n} seeds", cure))
-    faults += impossible_promotion(study, space.seeds, GPU_HOURS)
+    faults += impossible_promotion(study, space.seeds)
     if study.confirm.top and SEED in space:
         faults.append(Problem("study.confirm", study.confirm.top, f"{SEED} is searched", "leave one of the two out"))
     if space.size == 0:

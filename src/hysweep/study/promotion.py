@@ -11,11 +11,11 @@ whole training. The node ends it when the checkpoint of the rung is on disk (`Jo
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hysweep.schema import Problem, Promote, Study, Trial
+from hysweep.study.objective import GPU_HOURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,18 @@ class Climber:
     waits: bool
 
 
-def rung_steps(promote: Promote) -> Iterator[int]:
-    """The steps of the rungs, without end; none where nothing is promoted."""
-    if promote.min_steps is not None:
-        for level in itertools.count():
-            yield promote.min_steps * promote.reduction_factor**level
+def rung_step(promote: Promote, level: int) -> int:
+    """The step of a rung, from 0."""
+    assert promote.min_steps is not None
+    return int(promote.min_steps * promote.reduction_factor**level)
 
 
 def stop_step(promote: Promote, passed: int, total_steps: int | None) -> int | None:
     """Where a trial that has passed so many rungs stops next; None: at its end."""
-    step = next(itertools.islice(rung_steps(promote), passed, None), None)
-    return step if step is not None and total_steps is not None and step < total_steps else None
+    if promote.min_steps is None or total_steps is None:
+        return None
+    step = rung_step(promote, passed)
+    return step if step < total_steps else None
 
 
 def next_promoted(climbers: Collection[Climber], promote: Promote, is_maximised: bool, is_over: bool) -> int | None:
@@ -76,7 +77,7 @@ def unfit_to_promote(trial: Trial, study: Study) -> list[Problem]:
     return faults
 
 
-def impossible_promotion(study: Study, seeds: Sequence[int], gpu_hours: str) -> list[Problem]:
+def impossible_promotion(study: Study, seeds: Sequence[int]) -> list[Problem]:
     """What a study cannot have together with promotion."""
     key, first = "study.promote.min_steps", study.promote.min_steps
     if first is None:
@@ -88,6 +89,6 @@ def impossible_promotion(study: Study, seeds: Sequence[int], gpu_hours: str) -> 
     if len(seeds) > 1:
         why = "replicates of one point would stand on different rungs"
         faults.append(Problem(key, first, why, "leave the seeds out, and give study.confirm.top=3"))
-    if study.goals[0].metric == gpu_hours:
-        faults.append(Problem(key, first, f"{gpu_hours} has no curve to compare", "give another objective first"))
+    if study.goals[0].metric == GPU_HOURS:
+        faults.append(Problem(key, first, f"{GPU_HOURS} has no curve to compare", "give another objective first"))
     return faults

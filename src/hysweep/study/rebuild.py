@@ -91,6 +91,7 @@ def _state_of(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[Stat
     """Its last state and where that is from. What it cannot say is looked for by the controller's next step."""
     claimed = [a for a in trial.attempts() if a.claimed() is not None]
     newest = max((a.number for a in trial.attempts() if a.is_prepared), default=0)
+    rungs = sum(1 for e in events if e.get("event") == "ended" and e.get("cause") == Cause.RUNG)
     for event in reversed(events):
         with suppress(KeyError, ValueError, TypeError):
             if event["event"] == "ended":
@@ -103,15 +104,15 @@ def _state_of(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[Stat
                     reason=str(event.get("reason") or ""),
                     value=float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None,
                     values=tuple(map(float, event.get("values") or ())),
-                    rungs=sum(1 for e in events if e.get("event") == "ended" and e.get("cause") == Cause.RUNG),
+                    rungs=rungs,
                 )
                 return state, "events.jsonl"
             if event["event"] in ("submitted", "rerun"):
                 if event["attempt"] < newest:
                     break  # it went on after that
-                return State(Status.SUBMITTED, event["attempt"], str(event["job"])), "events.jsonl"
+                return State(Status.SUBMITTED, event["attempt"], str(event["job"]), rungs=rungs), "events.jsonl"
     if newest:
-        return State(Status.SUBMITTING, newest), "its attempts" if claimed else "its job files"
+        return State(Status.SUBMITTING, newest, rungs=rungs), "its attempts" if claimed else "its job files"
     return State(), "its directory, where no attempt is"
 
 

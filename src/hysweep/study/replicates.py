@@ -106,7 +106,7 @@ def unconfirmed(
 
 
 def values_of(state: State) -> tuple[float, ...]:
-    """The value of each objective of a trial that completed."""
+    """The value of each objective of a trial that has one."""
     return tuple(state.values) or (() if state.value is None else (state.value,))
 
 
