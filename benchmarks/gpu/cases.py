@@ -17,6 +17,13 @@ PLAIN = (
     "+model.transformer_config.gradient_accumulation_fusion=false",
     "+model.transformer_config.bias_activation_fusion=false",
 )
+# What Hy3's router must have on Megatron (conf/model/hy3.yaml); the shipped tiny one is made for the CPU.
+ROUTER = (
+    "+model.transformer_config.moe_router_enable_expert_bias=true",
+    "+model.transformer_config.moe_router_bias_update_rate=0",
+    "+model.transformer_config.moe_router_load_balancing_type=none",
+    "+model.transformer_config.moe_grouped_gemm=true",
+)
 # Cases that share a GPU: vLLM would take what a neighbour allocates meanwhile for its own, so its cache is of one size.
 SHARED = (
     f"+verl.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={CACHE_GIB * 2**30}",
@@ -83,6 +90,7 @@ class Case:
                 "rollout=vllm",
                 "memory.use_fused_kernels=false",  # which want a hidden_size that 128 divides
                 "model.external_lib=memory_by_phase",
+                *ROUTER,
             )
             return last_said(
                 *cluster, *task, *PLAIN, *SMALL, *shared, f"trainer.total_steps={self.steps}", *self.overrides
@@ -135,6 +143,7 @@ RESIDENT = ("memory=full_recompute",)
 NO_KERNELS = ("memory.use_fused_kernels=false",)
 # FSDP: whole layers are computed again, sequences are padded, attention is torch's own.
 FSDP = (
+    "model.name=hy3",  # what its option says for Megatron is then nobody's own
     "parallelism=fsdp2",
     "parallelism.engine=fsdp2",
     "memory=resident",

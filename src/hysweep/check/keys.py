@@ -131,8 +131,6 @@ def nothing_is_ignored(t: Trial) -> Iterator[Problem]:
         group, _, name = leaf.path.partition(".")
         option = getattr(getattr(t, group), "name", "")
         is_shipped = is_as_shipped(t, group, name, leaf.default)
-        if leaf.path == "model.transformer_config" and leaf.value in _of_options(group, name):
-            continue  # an option says what its model must have on Megatron, wherever it trains
         where, cure = f"has no effect: it needs {needs}", f"leave it at {_written(leaf.default)}"
         if is_shipped:
             where, cure = f"of {group}={option} {where}", f"choose another {group}=, or leave it"
@@ -163,11 +161,6 @@ def _of_option(group: str, name: str) -> dict[str, Any]:
     content = yaml.safe_load(text)
     found = content.get(group, {}) if "@package _global_" in text else content
     return found if isinstance(found, dict) else {}
-
-
-def _of_options(group: str, name: str) -> list[Any]:
-    """What the shipped options of a group give a field."""
-    return [_of_option(group, path.stem).get(name) for path in sorted((SHIPPED / group).glob("*.yaml"))]
 
 
 def loggers_are_known(t: Trial) -> Iterator[Problem]:
