@@ -495,9 +495,18 @@ def test_every_signal_that_may_come(tracker: Tracker) -> None:
         ("preempted in a partition that cancels", {"site": low("cancel")}, higher, Cause.PREEMPTED, True),
     ]
     back: list[tuple[str, Trial]] = []
+
+    def wait_back() -> None:
+        for row, trial in back:
+            trial.wait(lambda t=trial: not t.state())
+            assert trial.end(2).cause is Cause.COMPLETED, (row, trial.said())
+        back.clear()
+
     for row, how, what, cause, comes_back in rows:
         changes = dict(how)
         saves = ["1:save=1"] if changes.pop("saves", False) else []
+        if "site" in changes:
+            wait_back()  # those of the main partition would take its nodes before it is ready
         trial = submit(*saves, "ready", "1:sleep=300", **changes)
         trial.wait_ready()
         with trial.fault(f"{row}, {by}", states=("PENDING", "RUNNING") if comes_back else ("",)):
@@ -507,6 +516,4 @@ def test_every_signal_that_may_come(tracker: Tracker) -> None:
             back.append((row, trial))
         else:
             assert cluster.wait_state(trial.job, "FAILED", "COMPLETED", "REQUEUED") == "FAILED"
-    for row, trial in back:
-        trial.wait(lambda t=trial: not t.state())
-        assert trial.end(2).cause is Cause.COMPLETED, (row, trial.said())
+    wait_back()
