@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from hysweep.cli.sweep_file import write_sweep
-from hysweep.compose import Composer
+from hysweep.compose import SHIPPED, Composer
+from hysweep.embedded.assets import cache_root
 from hysweep.study import define
 
 from .warm import warm
@@ -170,11 +171,11 @@ def test_layouts_keep_to_what_is_given(tmp_path: Path) -> None:
 def test_a_sweep_of_layouts_is_read_as_it_was_meant(more: list[str]) -> None:
     """Of one layout, with keys below keys, with what YAML would read otherwise; and it draws no warning."""
     words = ["experiment=hy3_dapo_math", *more]
-    answer = hysweep("layouts", *words, *([] if "--top" in more else ["--top", "3"]), "--sweep", "mine/sweep/best.yaml")
+    answer = hysweep("layouts", *words, *([] if "--top" in more else ["--top", "3"]), "--sweep", "best.yaml")
     assert answer.returncode == 0, answer
-    checked = hysweep("check", "--config-dir", "mine", "sweep=best", "--strict")
+    checked = hysweep("check", "sweep=best.yaml", "--strict")
     assert checked.returncode == 0, checked
-    told = json.loads(hysweep("show", "--config-dir", "mine", "sweep=best", "--json").stdout)
+    told = json.loads(hysweep("show", "sweep=best.yaml", "--json").stdout)
     if "study.name=foo" in more:
         assert (told["study"]["name"], told["tracking"]["project"], told["trainer"]["seed"]) == ("foo", "on", 7)
     if "cluster.env.FOO=bar" in more:
@@ -193,6 +194,20 @@ def test_a_layout_without_virtual_stages_is_swept_beside_one_with_them(tmp_path:
     assert found.study.enqueue == list(found.space.grid())
     defined = define(found)
     assert Composer([tmp_path]).space(yaml.safe_load(defined.to_yaml())["space"], defined.fixed) == found.space
+
+
+def test_run_takes_files_of_several_places(tmp_path: Path) -> None:
+    """Two directories of options and a sweep by its path reach Hydra, and the study, whole."""
+    shipped = (SHIPPED / "algorithm" / "grpo.yaml").read_text()
+    for name in ("one", "two"):
+        (tmp_path / name / "algorithm").mkdir(parents=True)
+        (tmp_path / name / "algorithm" / f"{name}.yaml").write_text(shipped.replace("name: grpo", f"name: {name}"))
+    sweep = tmp_path / "mine.yaml"
+    sweep.write_text("# @package _global_\nspace: {algorithm: 'choice(one, two)'}\n")
+    dirs = ["--config-dir", str(tmp_path / "one"), "--config-dir", str(tmp_path / "two")]
+    answer = hysweep("run", "-m", *dirs, f"sweep={sweep}", "+verl.no.such.key=1")
+    assert (answer.returncode, "[2 of 2 trials]" in answer.stderr) == (1, True), answer
+    assert not list(cache_root().glob("config-*")), "nothing is left"
 
 
 def test_a_sweep_has_a_name_that_can_be_said() -> None:

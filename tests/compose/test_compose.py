@@ -129,6 +129,37 @@ def test_the_command_line_takes_a_key_out_of_a_sweep_files_space(composer: Compo
     assert pinned.trial.algorithm.name == "cispo"
 
 
+def test_a_sweep_file_of_any_place(tmp_path: Path) -> None:
+    """By its path; from then on by its name, also where the file is gone: a study has it in its snapshot."""
+    mine = tmp_path / "quickstart.yaml"
+    text = "# @package _global_\nstudy: {n_trials: 3}\nspace: {algorithm: 'choice(grpo, cispo)'}\n"
+    mine.write_text(text)
+    composer = Composer()
+    found = composer.compose([f"sweep={mine}", "rollout.n=4"])
+    assert (found.study.n_trials, set(found.space), found.choices["sweep"]) == (3, {"algorithm"}, "quickstart")
+    assert found.fixed == ("sweep=quickstart", "rollout.n=4")
+    assert composer.snapshot()["sweep/quickstart.yaml"] == text, "not the shipped one of that name"
+    mine.unlink()
+    assert composer.point(found.fixed, found.space, {"algorithm": "cispo"}).algorithm.name == "cispo"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("gone.yaml", None, "there is no such file"),
+        ("a b=c.yaml", "{}", "letters, digits"),
+        ("torn.yaml", "# @package _global_\nstudy: [", "mend the file"),
+        ("number.yaml", "# @package _global_\nrollout: {correction_is_threshold: 0.5_5}\n", "put it in quotes"),
+        ("list.yaml", "[1, 2]", "is no mapping"),
+        ("group.yaml", "study: {n_trials: 3}", "# @package _global_"),
+    ],
+)
+def test_a_sweep_file_that_cannot_be_read(tmp_path: Path, name: str, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    assert says in faults(Composer(), f"sweep={tmp_path / name}")
+
+
 def test_a_grid_in_hydras_order(composer: Composer) -> None:
     space = composer.compose(["algorithm=grpo,rloo", "rollout.n=2,4"]).space
     assert space.size == 4

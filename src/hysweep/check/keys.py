@@ -84,8 +84,9 @@ def _critic_against_estimator(t: Trial, key: str, value: Any) -> Problem:
 
 def fields_win(t: Trial) -> Iterator[Problem]:
     """What a field says is said by the field alone, so that a study can vary it and a report can tell it."""
-    fields, ours = _fields_of(t), trainer_values(replace(t, verl={}))
-    for key, value in _passed(t):
+    passed = list(_passed(t))
+    fields, ours = (_fields_of(t), trainer_values(replace(t, verl={}))) if passed else ({}, {})
+    for key, value in passed:
         if key in PLACED or is_shared(key):
             continue
         if key in fields and not is_dead(t, fields[key]):

@@ -197,7 +197,7 @@ def simulate(
 @click.option("--sort", default="seconds", metavar="COLUMN", help="seconds, margin_gib, kv_sequences, longest, ...")
 @click.option("--top", default=10, type=click.IntRange(1, 1000), help="How many to show, or to sweep.")
 @click.option("--any-nodes", is_flag=True, help="Also on fewer nodes than the cluster's.")
-@click.option("--sweep", type=click.Path(path_type=Path), metavar="DIR/sweep/NAME.yaml", help="Write a sweep of them.")
+@click.option("--sweep", type=click.Path(path_type=Path), metavar="NAME.yaml", help="Write a sweep of them.")
 @JSON
 @CONFIG_DIR
 @OVERRIDES

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hysweep.cli.desk import print_problems
 from hysweep.cli.study import drive, shown
 from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.compose.launcher_settings import LAUNCHER, as_overrides
+from hysweep.embedded.assets import cache_root
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.inside import InsideLauncher, allocation, join
 from hysweep.report import read_study
@@ -80,14 +82,14 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     swept = [o for o in overrides if o.partition("=")[0] in composition.space]
     own = [o for o in overrides if o.startswith(("hydra.", "hydra/"))]
     argv = ["hysweep", *flags, *(["--multirun"] if is_sweep else []), *composition.fixed, *swept, *own]
-    for d in config_dirs:
-        argv += ["--config-dir", str(d)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are
-    saved, sys.argv = sys.argv, argv
+    saved = sys.argv
     sweep_results.clear()
     try:
-        GlobalHydra.instance().clear()
-        hydra.main(version_base="1.3", config_path=str(SHIPPED), config_name="config")(task)()
+        with _one_directory(composer, config_dirs) as directory:
+            sys.argv = [*argv, *(["--config-dir", str(directory)] if directory else [])]
+            GlobalHydra.instance().clear()
+            hydra.main(version_base="1.3", config_path=str(SHIPPED), config_name="config")(task)()
     except (HydraException, OmegaConfBaseException) as e:
         why = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise BadInput(Problem("hydra", " ".join([*flags, *own]) or "(run)", why, "see Hydra's documentation")) from e
@@ -102,6 +104,24 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     if faults:
         raise faults[0]
     return (result or sweep_results or [0])[-1]
+
+
+@contextmanager
+def _one_directory(composer: Composer, config_dirs: Sequence[Path]) -> Iterator[Path | None]:
+    """Hydra takes one directory: a user's own files are brought together where they lie in several places.
+
+    In the cache, which jobs of a stock launcher are likely to see too.
+    """
+    if len(config_dirs) < 2 and not composer.sweep_files:
+        yield next(iter(config_dirs), None)
+        return
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_root(), prefix="config-") as name:
+        for relative, text in composer.own_files().items():
+            file = Path(name, relative)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        yield Path(name)
 
 
 def from_launcher(hydra_config: Any) -> list[str]:

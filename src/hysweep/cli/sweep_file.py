@@ -9,10 +9,9 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf._utils import get_omega_conf_dumper
 
-from hysweep.compose import Composer, one_of
+from hysweep.compose import Composer, one_of, sweep_name
 from hysweep.schema import BadInput, Problem
 from hysweep.schema.override import emit
 from hysweep.track import write_text
@@ -29,11 +28,10 @@ def write_sweep(
         raise BadInput(Problem("--sweep", path, "no layout fits, so there is nothing to sweep", "see hysweep estimate"))
     text = _text(overrides, best)
     with tempfile.TemporaryDirectory() as directory:
-        trial = Path(directory) / "sweep" / path.name
-        trial.parent.mkdir()
-        trial.write_text(text, encoding="utf-8")
+        draft = Path(directory) / path.name
+        draft.write_text(text, encoding="utf-8")
         try:
-            Composer([Path(directory), *config_dirs]).compose([f"sweep={path.stem}"])
+            Composer(config_dirs).compose([f"sweep={draft}"])
         except BadInput as e:
             why = f"could not be read back: {e}"
             raise BadInput(Problem("--sweep", path, why, "leave out the setting that it names")) from e
@@ -45,15 +43,9 @@ def write_sweep(
 
 
 def _refuse_place(path: Path) -> None:
-    if path.parent.name != "sweep" or path.suffix != ".yaml":
-        raise BadInput(Problem("--sweep", path, "is no place for a sweep", "give DIR/sweep/NAME.yaml"))
-    try:
-        can_be_said = OverridesParser.create().parse_override(f"sweep={path.stem}").value() == path.stem
-    except HydraException:
-        can_be_said = False
-    if not can_be_said:
-        why, cure = "has a name that `sweep=NAME` cannot say", "name it by letters, digits, - and _"
-        raise BadInput(Problem("--sweep", path, why, cure))
+    if path.suffix != ".yaml":
+        raise BadInput(Problem("--sweep", path, "is no place for a sweep", "give a path that ends with .yaml"))
+    sweep_name(path, "--sweep")
     if path.exists():
         raise BadInput(Problem("--sweep", path, "is there already", "give another name, or remove it"))
 

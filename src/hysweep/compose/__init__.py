@@ -3,7 +3,7 @@
 Composer(dirs).compose(["algorithm=cispo"]) -> Composition, or BadInput with every fault at once.
 """
 
-from hysweep.compose.composer import SHIPPED, Composer, Composition
+from hysweep.compose.composer import SHIPPED, Composer, Composition, sweep_name
 from hysweep.compose.space import (
     SEED,
     Choice,
@@ -32,5 +32,6 @@ __all__ = [
     "Space",
     "Zip",
     "one_of",
+    "sweep_name",
     "text_of",
 ]

@@ -20,6 +20,7 @@ import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -138,6 +139,23 @@ class _Files(CachingConfigRepository):
         return found
 
 
+class _SweepFile(FileConfigSource):
+    """A sweep file of any place, as the option of the group `sweep` that has its name."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__("sweep file", f"file://{file.parent}")
+        self.file = file
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path == "sweep"
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path.removesuffix(".yaml") == f"sweep/{self.file.stem}"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        return super().load_config(self.file.name)
+
+
 class Composer:
     """Composes from the directories given, the first one winning, and from the shipped groups last.
 
@@ -165,6 +183,7 @@ class Composer:
                     raise BadInput(Problem("--config-dir", root, "would take the place of hysweep's own root", cure))
         self._own = self.dirs[: len(dirs)] if shipped else ()  # a snapshot was looked at when it was taken
         self._frozen_env: dict[str, str | None] = {}
+        self.sweep_files: list[Path] = []  # those named by their paths
         ConfigStore.instance().store("hysweep_root", Root)
         Plugins.instance()  # registers the file sources that the loader uses
         search = ConfigSearchPathImpl()
@@ -202,7 +221,7 @@ class Composer:
         The base trial has the first value of each choice, and of a zip; what has an interval or a condition keeps
         the config's own value. Raises BadInput with all problems found.
         """
-        given = parse_overrides(translated(overrides), self.words)
+        given = parse_overrides(translated(self._with_names(overrides)), self.words)
         if self._numbers_for_texts:
             raise BadInput(*self._numbers_for_texts)
         cfg, choices = self._load(given.fixed)
@@ -217,6 +236,21 @@ class Composer:
         texts = tuple(assignment(key, space.text(key, value), self.words) for key, value in first.items())
         trial, study = self._typed((*given.fixed, *texts))
         return Composition(trial, study, given.fixed, space, dict(choices), self._environment())
+
+    def _with_names(self, overrides: Iterable[str]) -> Iterator[str]:
+        """`sweep=PATH.yaml` becomes the name of that file, which from here on is an option like others."""
+        for text in overrides:
+            key, _, value = text.partition("=")
+            if key.lstrip("+") == "sweep" and value.endswith(".yaml"):
+                file = Path(value).expanduser().absolute()
+                text = f"{key}={sweep_name(file, 'sweep')}"
+                if not file.is_file():
+                    raise BadInput(Problem("sweep", value, "there is no such file", "give a path, or see hysweep show"))
+                self._files.delegate.get_sources().insert(0, _SweepFile(file))
+                self.sweep_files.append(file)
+                names = self.words.groups.setdefault("sweep", [])
+                names[:] = sorted({*names, file.stem})
+            yield text
 
     def space(self, content: dict[str, Any], fixed: Sequence[str], given: dict[str, Dimension] | None = None) -> Space:
         """The `space:` of a sweep file as a space around the fixed overrides."""
@@ -281,8 +315,15 @@ class Composer:
 
     def snapshot(self) -> dict[str, str]:
         """Every config file that could be composed from, by relative name; the first directory wins."""
-        files: dict[str, str] = {}
-        for d in self.dirs:
+        return self._texts(self.dirs)
+
+    def own_files(self) -> dict[str, str]:
+        """Those of them that are not shipped."""
+        return self._texts(self._own)
+
+    def _texts(self, dirs: Iterable[Path]) -> dict[str, str]:
+        files = {f"sweep/{path.name}": path.read_text(encoding="utf-8") for path in self.sweep_files}
+        for d in dirs:
             for path in sorted(d.glob("*.yaml")) + sorted(d.glob("*/**/*.yaml")):
                 files.setdefault(path.relative_to(d).as_posix(), path.read_text(encoding="utf-8"))
             for path in sorted((d / "sweep").glob("*.yaml")):  # a link, in the source tree
@@ -322,7 +363,8 @@ class Composer:
     def _broken_files(self) -> list[Problem]:
         """The files of a user's own groups that are no YAML mapping: looked for once something went wrong."""
         faults = []
-        for path in (p for d in self.dirs if d != SHIPPED for p in sorted(d.rglob("*.yaml"))):
+        own = (p for d in self.dirs if d != SHIPPED for p in sorted(d.rglob("*.yaml")))
+        for path in (*own, *self.sweep_files):
             try:
                 content = yaml.safe_load(path.read_text(encoding="utf-8"))
             except (yaml.YAMLError, OSError, UnicodeDecodeError) as e:
@@ -336,7 +378,7 @@ class Composer:
     def _numbers_for_texts(self) -> list[Problem]:
         """Where a user's file gives a number to a field that takes a text: `0.5_5` without quotes is 0.55 to YAML."""
         faults = []
-        for path in (p for d in self._own for p in sorted(d.rglob("*.yaml"))):
+        for path in (*(p for d in self._own for p in sorted(d.rglob("*.yaml"))), *self.sweep_files):
             try:
                 root = yaml.compose(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())
             except (yaml.YAMLError, OSError, UnicodeDecodeError):
@@ -450,6 +492,18 @@ class Composer:
             return Problem(key, value, "is no list", cure)
         cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
         return Problem(key, value, why, cure)
+
+
+def sweep_name(file: Path, key: str) -> str:
+    """The name of a sweep file as `sweep=NAME` says it. Raises BadInput, about `key`, where it cannot."""
+    try:
+        can_be_said = _parsed(f"sweep={file.stem}").value() == file.stem
+    except HydraException:
+        can_be_said = False
+    if not can_be_said:
+        why, cure = "has a name that `sweep=NAME` cannot say", "name it by letters, digits, - and _"
+        raise BadInput(Problem(key, file, why, cure))
+    return file.stem
 
 
 def _without(content: dict[str, Any], given: Assignments) -> dict[str, Any]:
