@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -93,6 +94,21 @@ def test_the_stock_launcher_runs_one_trial_on_its_nodes_not_one_on_each(cluster:
     (trial,) = record.trials
     assert trial.state.cause is Cause.COMPLETED and len(trial.directory.attempts()) == 1
     assert len(node_names(trial.directory.attempt(1).path)) == 2
+
+
+@pytest.mark.skipif(not os.environ.get("HYSWEEP_NIGHTLY"), reason="of `make nightly`: it takes a quarter of an hour")
+def test_the_quickstart(cluster: Cluster) -> None:
+    """The whole of it as it is shipped, each trial on two nodes."""
+    argv = [*HYSWEEP, "run", "-m", "sweep=quickstart", "cluster=testcluster", "study.name=quickstart"]
+    cluster.exec(argv, cwd=cluster.shared, env=environment(cluster), timeout=1400)
+    study = StudyDirectory(cluster.shared / "outputs" / "quickstart")
+    trials = study.trials()
+    causes = [t.state().cause for t in trials]
+    assert len(trials) == 6 and set(causes) <= {Cause.COMPLETED, Cause.PRUNED}, said(study)
+    assert causes[:4] == [Cause.COMPLETED] * 4, "the learning rates that are vetted are good"
+    best = read_study(study).best
+    assert best is not None and best.state.value is not None and best.state.value > 0.7
+    assert (study.path / "report.html").stat().st_size > 10_000
 
 
 def node_names(attempt: Path) -> list[str]:
