@@ -41,9 +41,26 @@ def test_settings_become_the_cluster_s(composer: Composer) -> None:
     assert cluster.additional_parameters == {"wckey": "w", "mem-per-gpu": "3G"}
 
 
-def test_other_launchers_are_left_alone() -> None:
-    words = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=low", "algorithm=grpo"]
-    assert translated(words) == words
+@pytest.mark.parametrize(
+    ("launcher", "ours"), [("submitit_slurm", "slurm"), ("submitit_local", "local"), ("basic", "local")]
+)
+def test_stock_launchers_under_our_sweeper(composer: Composer, launcher: str, ours: str) -> None:
+    """Their settings mean the same; under a stock sweeper, which asks them itself, they are left alone."""
+    more = ["hydra.launcher.timeout_min=7"] if launcher != "basic" else []
+    words = [f"hydra/launcher={launcher}", *more, "algorithm=grpo"]
+    cluster = composer.compose(words).trial.cluster
+    assert (cluster.launcher, cluster.timeout_min) == (ours, 7 if more else 60)
+    assert translated(["hydra/sweeper=basic", *words]) == ["hydra/sweeper=basic", *words]
+    assert translated(["hydra/sweeper=basic", "hydra/sweeper=hysweep", *words]) != words
+
+
+def test_a_launcher_that_nothing_would_ask_is_refused() -> None:
+    with pytest.raises(BadInput, match="hydra/launcher = joblib: is not asked"):
+        translated(["hydra/launcher=joblib"])
+    assert translated(["hydra/launcher=joblib", "hydra/sweeper=basic"]) == [
+        "hydra/launcher=joblib",
+        "hydra/sweeper=basic",
+    ]
 
 
 @pytest.mark.parametrize(

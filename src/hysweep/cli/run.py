@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from hysweep.cli.desk import print_problems
 from hysweep.cli.study import drive, shown
 from hysweep.compose import SHIPPED, Composer, Composition
-from hysweep.compose.launcher_settings import LAUNCHER, as_overrides
+from hysweep.compose.launcher_settings import LAUNCHED_BY, LAUNCHER, SWEEPER, as_overrides
 from hysweep.embedded.assets import cache_root
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.inside import InsideLauncher, allocation, join
@@ -125,8 +125,10 @@ def _one_directory(composer: Composer, config_dirs: Sequence[Path]) -> Iterator[
 
 
 def from_launcher(hydra_config: Any) -> list[str]:
-    """What the settings of hydra/launcher=hysweep_slurm say of the cluster, those of config files among them."""
-    if hydra_config.runtime.choices.get("hydra/launcher") != LAUNCHER:
+    """What the settings of Hydra's launcher say of the cluster, those of config files among them."""
+    choices = hydra_config.runtime.choices
+    launcher = choices.get("hydra/launcher")
+    if launcher not in LAUNCHED_BY or (launcher != LAUNCHER and choices.get("hydra/sweeper") != SWEEPER):
         return []
     from hydra_plugins.hydra_submitit_launcher.config import SlurmQueueConf
 
@@ -136,7 +138,7 @@ def from_launcher(hydra_config: Any) -> list[str]:
     given = {str(k): v for k, v in settings.items() if not str(k).startswith("_") and v != usual.get(k)}
     # what the command line says of the cluster goes before what a file says of the launcher
     said = {o.partition("=")[0].lstrip("+") for o in hydra_config.overrides.task}
-    return [o for o in as_overrides(given) if o.partition("=")[0].lstrip("+") not in said]
+    return [o for o in as_overrides(given, launcher) if o.partition("=")[0].lstrip("+") not in said]
 
 
 def objective(arguments: Sequence[str], config_dirs: Sequence[Path]) -> float | None:

@@ -15,6 +15,9 @@ from hysweep.schema.groups import Cluster
 from hysweep.schema.override import emit
 
 LAUNCHER = "hysweep_slurm"
+SWEEPER = "hysweep"
+# Hydra's launchers, and which of ours launches under hysweep's sweeper: jobs go out one by one, none waits for others.
+LAUNCHED_BY = {LAUNCHER: "slurm", "submitit_slurm": "slurm", "submitit_local": "local", "basic": "local"}
 
 # hydra.launcher.<name>: the field that it is here.
 SAME = {
@@ -48,24 +51,33 @@ FIXED: dict[str, tuple[Any, str]] = {
 
 
 def translated(overrides: Iterable[str]) -> list[str]:
-    """A command line with, for ``hydra/launcher=hysweep_slurm``, the cluster's settings that it stands for.
+    """A command line with, for a launcher of Hydra's that is named in it, the cluster's settings that it stands for.
 
-    Raises BadInput for a setting of the launcher that means nothing here.
+    A stock sweeper hands its jobs to the stock launchers itself. Raises BadInput for a launcher that nothing would
+    ask, and for a setting of one that means nothing here.
     """
     words = list(overrides)
-    if f"hydra/launcher={LAUNCHER}" not in words:
+    name = _chosen("hydra/launcher", words)
+    if name is None or name == SWEEPER or (name != LAUNCHER and _chosen("hydra/sweeper", words) not in (None, SWEEPER)):
         return words
+    if name not in LAUNCHED_BY:
+        why = f"is not asked by hydra/sweeper={SWEEPER}, which launches by itself"
+        raise BadInput(Problem("hydra/launcher", name, why, f"leave it out, or {suggest(name, LAUNCHED_BY)}"))
     settings: dict[str, Any] = {}
     for word in words:
         key, _, text = word.lstrip("+").partition("=")
         if key.startswith("hydra.launcher."):
             settings[key.removeprefix("hydra.launcher.")] = _value(key, text)
-    return [*words, *as_overrides(settings)]
+    return [*words, *as_overrides(settings, name)]
 
 
-def as_overrides(settings: Mapping[str, Any]) -> list[str]:
-    """The overrides that these settings of the launcher stand for; what is unset stands for nothing."""
-    found = ["cluster.launcher=slurm"]
+def _chosen(group: str, words: Iterable[str]) -> str | None:
+    return next((text for key, _, text in (w.partition("=") for w in reversed(list(words))) if key == group), None)
+
+
+def as_overrides(settings: Mapping[str, Any], launcher: str = LAUNCHER) -> list[str]:
+    """The overrides that these settings of a launcher stand for; what is unset stands for nothing."""
+    found = [f"cluster.launcher={LAUNCHED_BY[launcher]}"]
     extra: dict[str, Any] = {}
     own = {f.name.removeprefix("use_"): f.name for f in fields(Cluster)}
     for name, value in settings.items():
