@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from glob import glob, has_magic
@@ -124,8 +124,9 @@ def _entry_options(trial: Trial) -> tuple[str, ...]:
 
 def trainer_values(trial: Trial) -> dict[str, Any]:
     """Every trainer key that the trial sets, with its value: what does not depend on a directory."""
-    values: dict[str, Any] = {"model_engine": MODEL_ENGINE[trial.parallelism.engine], **_live(trial)}
-    defaults = {key for leaf in leaves(trial) if leaf.value == leaf.default for key in leaf.knob.keys}
+    every = list(leaves(trial))
+    values: dict[str, Any] = {"model_engine": MODEL_ENGINE[trial.parallelism.engine], **_live(trial, every)}
+    defaults = {key for leaf in every if leaf.value == leaf.default for key in leaf.knob.keys}
     for part in (_engine, _model, _algorithm, _rollout, _data, _reward, _tracking):
         values |= part(trial)
     if not trial.has_gpu:
@@ -140,9 +141,9 @@ def trainer_values(trial: Trial) -> dict[str, Any]:
     return values | dict(flatten(trial.verl))
 
 
-def _live(trial: Trial) -> dict[str, Any]:
+def _live(trial: Trial, every: Iterable[Leaf]) -> dict[str, Any]:
     """The keys that fields are copied to, of the fields that something reads."""
-    return {key: leaf.value for leaf in leaves(trial) if not is_dead(trial, leaf) for key in leaf.knob.keys}
+    return {key: leaf.value for leaf in every if not is_dead(trial, leaf) for key in leaf.knob.keys}
 
 
 def is_dead(trial: Trial, leaf: Leaf) -> bool:
@@ -311,7 +312,7 @@ def _critic(trial: Trial) -> dict[str, Any]:
     mirrored = tuple(f"{MEGATRON}.{name}" for name in MIRRORED)
     values |= {
         key.replace(MEGATRON, "critic.megatron"): value
-        for key, value in (_live(trial) | _model(trial)).items()
+        for key, value in (_live(trial, leaves(trial)) | _model(trial)).items()
         if key.startswith(mirrored)
     }
     return values | {

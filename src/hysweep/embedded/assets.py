@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import platformdirs
@@ -79,6 +80,10 @@ def cache_root() -> Path:
 
 def content_key(recipe: Recipe = RECIPE) -> str:
     """Another recipe, or another text of the code that follows it, is another folder: nothing stale is ever used."""
+    return _key(recipe, Path(__file__).with_name("build.py").read_text(encoding="utf-8"))
+
+
+@cache
+def _key(recipe: Recipe, done: str) -> str:
     said = json.dumps(asdict(recipe), sort_keys=True)
-    done = Path(__file__).with_name("build.py").read_text(encoding="utf-8")
     return hashlib.sha256(f"{said}\n{done}".encode()).hexdigest()[:12]

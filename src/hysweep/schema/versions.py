@@ -39,12 +39,15 @@ def _version(name: str) -> str | None:
 def unfit(required: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Misfit]:
     """The packages that are there in a version that cannot work. What is missing is not looked for here."""
     for name, have in found.items():
-        wanted = SpecifierSet(required[name])
-        try:
-            is_fit = wanted.contains(Version(have), prereleases=True)
-        except InvalidVersion:  # a build of somebody's own
-            continue
-        if not is_fit:
+        if not _fits(required[name], have):
             is_released = ".dev" not in required[name]
             cure = f"pip install '{name}{required[name]}'" if is_released else f"install {name} from that commit"
             yield Misfit(name, have, f"the trial needs {required[name]}", cure)
+
+
+@cache
+def _fits(wanted: str, have: str) -> bool:
+    try:
+        return SpecifierSet(wanted).contains(Version(have), prereleases=True)
+    except InvalidVersion:  # a build of somebody's own
+        return True
