@@ -32,26 +32,46 @@ from hysweep.study.controller import Controller, composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
 from hysweep.study.storage import Unreachable
-from hysweep.track import Cause, StudyDirectory, read_json
+from hysweep.track import PASSING, Cause, StudyDirectory, read_json
+
+RETRY_S = 30.0  # after a disk was full
 
 
 def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = False, as_job: bool = False) -> int:
-    """Drive a study to its end: in the foreground with a live table, or by itself elsewhere.
+    """Drive a study to its end: in the foreground with a live table, or by itself elsewhere. What passes, such as a
+    full disk, is waited for.
 
     Returns 0, or 1 when nothing completed. Ctrl-C leaves: the jobs go on, the code is 130. Raises BadInput when the
     scheduler refuses what it was asked for.
     """
-    controller = Controller(directory, changes)
-    # a job that is run again on another node waits for the lease of the node that it lost
-    controller.enter(wait_s=2 * LEASE_S if as_job else 0.0)
-    try:
-        directory.withdraw_cancel()  # whoever goes on with a study wants it to go on
-        directory.withdraw_pause()
-        if not detach:
-            return _drive_here(controller)
-        study, site = controller.definition.study, controller.site
-    finally:
-        controller.__exit__()
+    is_driven = False
+    while True:
+        controller = Controller(directory, changes)
+        try:
+            # a job that is run again on another node waits for the lease of the node that it lost
+            controller.enter(wait_s=2 * LEASE_S if as_job or is_driven else 0.0)
+            try:
+                if not is_driven:  # whoever goes on with a study wants it to go on
+                    directory.withdraw_cancel()
+                    directory.withdraw_pause()
+                is_driven = True
+                if not detach:
+                    return _drive_here(controller)
+                study, site = controller.definition.study, controller.site
+            finally:
+                controller.__exit__()
+            break
+        except OSError as e:
+            if e.errno not in PASSING or not is_driven:
+                raise
+            # what is in memory may be ahead of what is on disk: it begins again from there
+            where = e.filename or directory.path
+            click.echo(f"hysweep: {where}: {e.strerror}; trying again, jobs go on meanwhile", err=True)
+        try:
+            time.sleep(RETRY_S)
+        except KeyboardInterrupt:
+            _say_goodbye(directory)
+            return 130
     if (study.controller.launcher or site.launcher) == "slurm":
         who = detach_to_slurm(directory, study, site)
     else:

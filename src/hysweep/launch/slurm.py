@@ -100,7 +100,7 @@ class SlurmLauncher:
         write_json(attempt.path / "job.json", job.as_dict())
         file = attempt.path / "job.sbatch"
         write_text(file, script(job, attempt, job_name(attempt)))
-        return self._sbatch(file)
+        return self.send(file)
 
     def find(self, attempt: AttemptDirectory) -> str | None:
         claim = attempt.claimed()
@@ -145,7 +145,7 @@ class SlurmLauncher:
         if there >= most:
             raise Busy(f"{there} jobs are in the queue, and cluster.max_submitted is {most}")
 
-    def _sbatch(self, file: Path) -> str:
+    def send(self, file: Path) -> str:
         argv = ["sbatch", "--parsable", str(file.absolute())]
         try:
             done = subprocess.run(

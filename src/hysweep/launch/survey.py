@@ -144,7 +144,7 @@ def _submit(answer: Answer) -> Problem | None:
     assert _TRIALS_NODE in text, "the batch script starts a node otherwise by now"
     write_text(attempt.path / "job.sbatch", text.replace(_TRIALS_NODE, _OURS))
     try:
-        answer.job_id = SlurmLauncher()._sbatch(attempt.path / "job.sbatch")
+        answer.job_id = SlurmLauncher().send(attempt.path / "job.sbatch")
     except (Busy, Refused) as e:
         what = f"constraint {answer.kind}" if answer.kind else answer.job.site.name
         return Problem("--cluster", what, f"no job was taken: {e}", "mend cluster.* as it says")

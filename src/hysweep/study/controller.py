@@ -50,6 +50,7 @@ from hysweep.study.tracking import run_name, trial_run
 from hysweep.study.trials import Trials
 from hysweep.track import (
     ACTIONS,
+    PASSING,
     AttemptDirectory,
     Cause,
     End,
@@ -750,6 +751,8 @@ class Controller:
             self._take_refusal(trial, state, e)
             return
         except OSError as e:
+            if e.errno in PASSING:
+                raise  # nothing is wrong with the trial
             self._end(trial, state, Cause.UNKNOWN, f"could not be submitted: {e}")
             return
         state = state.but(status=Status.SUBMITTED, job_id=job_id, reason="", began=None, expected=None, nodes="")

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from hysweep.launch.processes import Process, boot_id, is_alive, own_claim
 from hysweep.schema import BadInput, Problem
-from hysweep.track import Claim, StudyDirectory, read_json, write_json
+from hysweep.track import PASSING, Claim, StudyDirectory, read_json, write_json
 from hysweep.track.files import claim
 
 LEASE_S = 180.0  # longer than a scheduler that does not answer holds up one step
@@ -74,7 +74,8 @@ class StudyLock:
         self._renewed = 0.0
 
     def acquire(self, wait_s: float = 0.0) -> None:
-        """Raises BadInput when somebody else drives the study, after `wait_s` seconds, or when it is not writable."""
+        """Raises BadInput when somebody else drives the study, after `wait_s` seconds, or when it is not writable, and
+        OSError for what passes, such as a full disk."""
         deadline = time.monotonic() + wait_s
         try:
             while not self._take():
@@ -82,6 +83,8 @@ class StudyLock:
                     raise BadInput(held_problem(self._directory))
                 time.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
         except OSError as e:
+            if e.errno in PASSING:
+                raise
             path = str(self._directory.path)
             raise BadInput(Problem(path, "unwritable", str(e), "give yourself the right to write there")) from e
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+
+# Faults of a file system that pass, or that somebody mends while all waits.
+PASSING = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE,
+     errno.ENFILE, errno.ENOMEM}
+)  # fmt: skip
 
 _IS_KEPT: ContextVar[bool] = ContextVar("is_kept", default=True)
 

@@ -1,0 +1,50 @@
+"""A disk that is full for a while ends no study: whoever drives it waits, and begins again from what is on disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from hysweep.cli import study as verbs
+from hysweep.compose import Composer
+from hysweep.study import define
+from hysweep.study.controller import Controller
+from hysweep.track import Cause
+from tests.study.fake import FakeLauncher
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
+def test_a_full_disk_is_waited_for(
+    composer: Composer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    definition = define(composer.compose(["rollout.n=2,4", "study.poll_s=0.05", "study.name=s"]))
+    definition.directory.create(definition.to_yaml(), composer.snapshot())
+    fake = FakeLauncher(lambda point, attempt: [0.5, 0.6])
+    left = [2, 1]  # of full disks: while it drives, and while it comes back
+
+    class Poor(Controller):
+        def __init__(self, directory, changes):  # type: ignore[no-untyped-def]
+            super().__init__(directory, changes, launchers=lambda name: fake)
+
+        def tick(self) -> bool:
+            goes_on = super().tick()
+            if self.in_flight and left[0]:
+                left[0] -= 1
+                raise OSError(code, os.strerror(code), "state.json")
+            return goes_on
+
+        def enter(self, wait_s: float = 0.0) -> Controller:
+            if left[0] == 1 and left[1]:
+                left[1] -= 1
+                raise OSError(code, os.strerror(code), "lock")
+            return super().enter(wait_s)
+
+    monkeypatch.setattr(verbs, "Controller", Poor)
+    monkeypatch.setattr(verbs, "RETRY_S", 0.0)
+    assert verbs.drive(definition.directory, {}) == 0
+    assert capsys.readouterr().err.count(os.strerror(code)) == 3
+    assert left == [0, 0]
+    assert [t.state().cause for t in definition.directory.trials()] == [Cause.COMPLETED] * 2
+    assert len(fake.submitted) == len(set(fake.submitted)) == 2
