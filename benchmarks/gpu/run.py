@@ -451,18 +451,19 @@ def comparisons(r: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
     """(phase, estimated, measured) in GiB: torch's peaks by phase on each stage, the whole GPU around the rollout, and
     the trainer's process on the host.
 
-    Before the first update is over the optimizer has no moments: of the update, the second and later ones count.
+    Before the first update is over the optimizer has no moments, unless they came with a checkpoint: of each phase the
+    second and later peaks count, and of the host what two steps have come to.
     """
     uses = r.get("estimate", {}).get("uses", {})
     ranks = r.get("phases", {})
     stages = list(uses)
     for rank, rows in ranks.items():
+        has_resumed = any(row["phase"] == "resume" for row in rows)
         of_rank = stages[-1] if len(stages) > 1 and int(rank) == len(ranks) - 1 else stages[0] if stages else ""
         for phase in ("train", "log_prob", "reference", "weight_sync", "resume"):
             peaks = [row["peak"] for row in rows if row["phase"] == phase and "peak" in row]
-            peaks = (
-                peaks[1:] if phase in ("train", "log_prob", "weight_sync", "reference") and len(peaks) > 1 else peaks
-            )
+            if not has_resumed:
+                peaks = peaks[1:]
             if peaks and phase in uses.get(of_rank, {}):
                 yield (phase if len(ranks) == 1 else f"{phase}, rank {rank}"), uses[of_rank][phase]["torch"], max(peaks)
     if r.get("is_alone") and stages and r.get("driver"):
@@ -471,7 +472,7 @@ def comparisons(r: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
         if around:
             yield "whole GPU, rollout", computed, max(around)
     held = [row["host"] for rows in ranks.values() for row in rows if "host" in row]
-    if len(ranks) == 1 and stages and held:
+    if len(ranks) == 1 and stages and held and len(r["steps"]) > 1:
         yield "host", r["estimate"]["host"], max(held)
 
 
