@@ -1,8 +1,9 @@
 """What the trainer's processes allocate on their GPU, phase by phase: `model.external_lib=memory_by_phase`.
 
 Each rank appends JSON lines to memory-<rank>.jsonl in $HYSWEEP_ATTEMPT, the directory of its attempt: for each phase
-torch's peak, what it had reserved and what stayed, in GiB of 2^30 bytes. What lies between two phases is one too.
-verl's own metrics, maxima since the process began, stay what they would be.
+torch's peak, what it had reserved and what stayed, and what the process holds of the host's memory then, in GiB of
+2^30 bytes. What lies between two phases is one too. verl's own metrics, maxima since the process began, stay what they
+would be.
 
 MEMORY_LIMIT_GIB      torch may reserve no more: as on a smaller GPU
 MEMORY_COMPOSITION=1  what made up the peak of the second update, by where it was allocated: composition-<rank>.json
@@ -31,8 +32,10 @@ class Watch:
     """The peaks of one process."""
 
     def __init__(self, directory: Path, rank: str) -> None:
+        import psutil
         import torch
 
+        self.process = psutil.Process()
         self.rows = directory / f"memory-{rank}.jsonl"
         self.composition = directory / f"composition-{rank}.json"
         self.cuda = torch.cuda if torch.cuda.is_available() else None
@@ -65,6 +68,7 @@ class Watch:
 
     def _note(self, name: str, began: float | None) -> None:
         row: dict[str, Any] = {"phase": name, "began": began, "ended": time.time()}
+        row["host"] = round(self.process.memory_info().rss / GIB, 4)
         if self.cuda:
             peak, reserved = self._allocated(), self._reserved()
             self.peak, self.reserved = max(self.peak, peak), max(self.reserved, reserved)

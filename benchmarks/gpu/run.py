@@ -6,8 +6,9 @@
     python benchmarks/gpu/run.py --table OUT/results.json...
 
 The cases of a group run side by side, each on its GPU, and with those of another that is added to it (tiny+memory);
-groups one by one. OUT gets models/, the studies, and results.json: for each attempt its end, what verl logged of
-each step, torch's peak by phase (memory_by_phase.py), what the GPU's driver counts for its processes, and the estimate.
+groups one by one. OUT gets models/, the studies, and results.json, written anew whenever a case ends: for each attempt
+its end, what verl logged of each step, torch's peak by phase (memory_by_phase.py), what the GPU's driver counts for its
+processes, and the estimate.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -91,7 +92,7 @@ def main() -> int:
         if given.dry_run:
             results += [r.look() for r in runs]
             continue
-        results += run_side_by_side(runs, gpus, deadline)
+        results += run_side_by_side(runs, gpus, deadline, lambda rows, before=results: write(out, before + rows, gpus))
         write(out, results, gpus)
     if given.dry_run:
         return int(any(r["is_wrong"] for r in results))
@@ -239,7 +240,10 @@ class Run:
         return classify(read_log(attempt.driver_log), self.process.poll(), has_trained=bool(attempt.metrics()))
 
 
-def run_side_by_side(runs: list[Run], gpus: Sequence[dict[str, Any]], deadline: float) -> list[dict[str, Any]]:
+def run_side_by_side(
+    runs: list[Run], gpus: Sequence[dict[str, Any]], deadline: float, keep: Callable[[list[dict[str, Any]]], None]
+) -> list[dict[str, Any]]:
+    """The results of all; `keep` gets those that are there whenever a run ends."""
     sampler = Sampler(gpus)
     for run in runs:
         run.start()
@@ -251,6 +255,7 @@ def run_side_by_side(runs: list[Run], gpus: Sequence[dict[str, Any]], deadline: 
             print(f"{time.strftime('%T')} {run.case.name} ended after {time.time() - run.began:.0f} s", flush=True)
             if run.case.by_hand:
                 run.stop()
+            keep([row for r in runs if r not in running for row in r.results(sampler.samples)])
         time.sleep(LOOK_S)
     stopping = [threading.Thread(target=r.stop) for r in running]
     for thread in stopping:
@@ -360,10 +365,10 @@ def rows_of(attempt: AttemptDirectory) -> list[dict[str, Any]]:
 
 
 def phases_of(attempt: AttemptDirectory) -> dict[str, list[dict[str, Any]]]:
-    """Of each rank, every phase in order: torch's peak, what it had reserved, what stayed, GiB; seconds."""
+    """Of each rank, every phase in order: torch's peak, what it had reserved, what stayed, the host's, GiB; seconds."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows_of(attempt):
-        kept = {k: row[k] for k in ("phase", "peak", "reserved", "held") if k in row}
+        kept = {k: row[k] for k in ("phase", "peak", "reserved", "held", "host") if k in row}
         if row["began"]:
             kept["seconds"] = round(row["ended"] - row["began"], 2)
         found.setdefault(row["rank"], []).append(kept)
@@ -443,20 +448,22 @@ def table(results: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def comparisons(r: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
-    """(phase, estimated, measured) in GiB: torch's peaks by phase on each stage, and the whole GPU around the rollout.
+    """(phase, estimated, measured) in GiB: torch's peaks by phase on each stage, the whole GPU around the rollout, and
+    the trainer's process on the host.
 
-    Before the first update is over the optimizer has no moments: of the update, the second and later ones count.
+    Before the first update is over the optimizer has no moments, unless they came with a checkpoint: of each phase the
+    second and later peaks count, and of the host what two steps have come to.
     """
     uses = r.get("estimate", {}).get("uses", {})
     ranks = r.get("phases", {})
     stages = list(uses)
     for rank, rows in ranks.items():
+        has_resumed = any(row["phase"] == "resume" for row in rows)
         of_rank = stages[-1] if len(stages) > 1 and int(rank) == len(ranks) - 1 else stages[0] if stages else ""
         for phase in ("train", "log_prob", "reference", "weight_sync", "resume"):
             peaks = [row["peak"] for row in rows if row["phase"] == phase and "peak" in row]
-            peaks = (
-                peaks[1:] if phase in ("train", "log_prob", "weight_sync", "reference") and len(peaks) > 1 else peaks
-            )
+            if not has_resumed:
+                peaks = peaks[1:]
             if peaks and phase in uses.get(of_rank, {}):
                 yield (phase if len(ranks) == 1 else f"{phase}, rank {rank}"), uses[of_rank][phase]["torch"], max(peaks)
     if r.get("is_alone") and stages and r.get("driver"):
@@ -464,6 +471,9 @@ def comparisons(r: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
         around = [v for k, v in r["driver"].items() if k in ("both, between", "both, weight_sync")]
         if around:
             yield "whole GPU, rollout", computed, max(around)
+    held = [row["host"] for rows in ranks.values() for row in rows if "host" in row]
+    if len(ranks) == 1 and stages and held and len(r["steps"]) > 1:
+        yield "host", r["estimate"]["host"], max(held)
 
 
 if __name__ == "__main__":

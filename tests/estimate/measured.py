@@ -12,6 +12,7 @@ SHAPE = {
     "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 32, "num_experts_per_token": 4,
     "num_nextn_predict_layers": 0, "vocab_size": 32768, "max_position_embeddings": 16384,
 }  # fmt: skip
+
 COMMON = (
     "model=hy3",
     *(f"model.shape.{key}={value}" for key, value in SHAPE.items()),
@@ -27,6 +28,7 @@ COMMON = (
     "trainer.mini_batch_size=8",
     "trainer.max_prompt_length=64",
     "trainer.max_response_length=960",
+    "trainer.save_every=-1",
 )
 
 
@@ -70,6 +72,7 @@ WIDE = SHAPE | {
     "num_layers": 8, "hidden_size": 1536, "num_attention_heads": 12, "intermediate_size": 4096,
     "moe_intermediate_size": 512, "num_experts_per_token": 6, "vocab_size": 65536,
 }  # fmt: skip
+
 APART = "+model.transformer_config.bias_activation_fusion=false"
 OF_WIDE = (
     *(c for c in COMMON if not c.startswith(("model.shape.", "trainer.max_"))),
@@ -84,12 +87,14 @@ NO_RECOMPUTE = ("memory.recompute_granularity=null", "memory.recompute_method=nu
 
 @dataclass(frozen=True)
 class Peaks:
-    """torch's peak by phase, in the second and later steps."""
+    """torch's peak by phase, in the second and later steps; host: of the trainer's process, its resident memory."""
 
     overrides: tuple[str, ...]
     train: float
     log_prob: float
     weight_sync: float
+    reference: float | None = None
+    host: float | None = None
 
 
 PEAKS = {
@@ -106,5 +111,19 @@ PEAKS = {
         (*OF_WIDE, "memory.use_fused_kernels=false", "algorithm.entropy_coeff=0.001", *budget(8192)),
         20.159, 19.924, 15.931,
     ),
+    "reference": Peaks(
+        (*OF_WIDE, "algorithm.use_kl_loss=true", *budget(16384)), 18.093, 16.870, 17.515, reference=16.869, host=3.000
+    ),
+    "optimizer on the host": Peaks(
+        (*(o for o in OF_WIDE if not o.startswith("memory=")), "memory=cpu_optimizer", *budget(16384)),
+        7.377, 3.114, 3.760, host=18.778,
+    ),
+    "before it ran out of memory": Peaks(
+        (*OF_WIDE, *NO_RECOMPUTE[1:], "memory.recompute_granularity=selective", *budget(6144)), 18.361, 14.397, 15.893
+    ),
     "2 B, offloaded": Peaks((*COMMON, APART, "memory=full_offload", *budget(16384)), 36.976, 5.351, 6.017),
 }  # fmt: skip
+
+# A trainer that offloads nothing and has saved: what its process then holds of the host's memory, 2.94 before.
+SAVED = (*(o for o in OF_WIDE if "save_every" not in o), "trainer.save_every=1", *budget(16384))
+HOST_OF_SAVED = 16.204

@@ -8,7 +8,7 @@ from hysweep.estimate import Estimate, estimate
 from hysweep.estimate.formulas import ON_THE_HOST
 from hysweep.estimate.memory import GROUPS, ROLLOUT
 
-from .measured import PEAKS, RUNS
+from .measured import HOST_OF_SAVED, PEAKS, RUNS, SAVED
 
 GIB = 2**30
 PARAMETERS = 2_011_419_648
@@ -139,5 +139,13 @@ def test_offload_lowers_the_rollout_and_not_the_update(found, composer) -> None:
 def test_the_peaks_of_other_shapes_and_settings(composer, name: str) -> None:
     run = PEAKS[name]
     computed = estimate(composer.compose(run.overrides).trial)
-    for phase in ("train", "log_prob", "weight_sync"):
-        assert computed.of(phase).torch_gib == within(0.01, of=getattr(run, phase))
+    for phase in ("train", "log_prob", "weight_sync", "reference"):
+        if measured := getattr(run, phase):
+            # below 6 GiB the constants are more than one part in a hundred
+            assert computed.of(phase).torch_gib == pytest.approx(measured, rel=0.01, abs=0.06)
+    if run.host:
+        assert -0.05 <= computed.host_gib_per_node / run.host - 1 <= 0.1
+
+
+def test_a_checkpoint_goes_through_the_host(composer) -> None:
+    assert estimate(composer.compose(SAVED).trial).host_gib_per_node == within(0.02, of=HOST_OF_SAVED)

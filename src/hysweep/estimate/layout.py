@@ -19,6 +19,7 @@ class Job:
     with_squares    log-probabilities come with sums of squared probabilities
     has_log_prob    old log-probabilities are computed, not taken from the rollout
     engine_bytes    of a number in the rollout engine
+    saves           checkpoints are written
     longest         tokens of the longest sequence; `engine_longest` as the rollout engine allows it
     """
 
@@ -36,6 +37,7 @@ class Job:
     engine_longest: int
     card: float  # bytes of a GPU
     gpus_per_node: int
+    saves: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ def job_of(trial: Trial) -> Job:
         engine_longest=max(trial.rollout.max_model_len or longest, longest),
         card=trial.cluster.gpu_memory_gib * 2**30,
         gpus_per_node=trial.cluster.gpus_per_node,
+        saves=t.save_every > 0,
     )
 
 

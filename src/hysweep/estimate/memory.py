@@ -435,13 +435,13 @@ def _forward(job: Job, layout: Layout, size: StageSize, with_entropy: bool) -> t
 
 
 def host_of(job: Job, layout: Layout) -> Number:
-    """Bytes of a node: what its fullest GPUs offload, and their processes. vLLM's and Ray's own are not known."""
+    """Bytes of a node: what its fullest GPUs offload and save, and their processes. vLLM's and Ray's are not known."""
     counted = count_parameters(job.shape)
     sizes = stage_sizes(job, layout, counted)
     most: Number = 0
     for name, size in sizes.items():
         there = _there(name, layout)
-        most = larger(most, there * _offloaded(job, layout, size, counted))
+        most = larger(most, there * (_offloaded(job, layout, size, counted) + _saved(job, layout, size, counted)))
     return job.gpus_per_node * (f.ON_THE_HOST * most + f.PROCESS_ON_HOST)
 
 
@@ -471,6 +471,15 @@ def _offloaded(job: Job, layout: Layout, size: StageSize, counted: Parameters) -
     sum_of = sum_of + models * layout.offload_policy * living
     offloads = larger(layout.param_offload, layout.offload_policy)
     return sum_of + _reference(job, layout, size, counted) * offloads
+
+
+def _saved(job: Job, layout: Layout, size: StageSize, counted: Parameters) -> Number:
+    """Bytes that a checkpoint goes through on the host: weights and, where it is not there already, the optimizer. What
+    is copied is pinned, and torch keeps it for the next (mcore dist_checkpointing/strategies/filesystem_async.py)."""
+    if not job.saves or job.engine != "megatron":
+        return 0 * size.parameters
+    states = (actor_state(job, layout, size, counted), _critic(job, layout, size, counted))
+    return sum(state.weights + state.waits_optimizer for state in states if state is not None)
 
 
 def checkpoint_of(job: Job) -> int:
