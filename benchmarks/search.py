@@ -1,7 +1,7 @@
 """GPU-hours until a target is reached: our search against Optuna's TPE without pruning, on curves that were recorded.
 
     python benchmarks/search.py [SEEDS]                  replays recorded/quickstart.csv
-    python benchmarks/search.py --record STUDYDIR        writes it, from the study of recorded/quickstart.yaml
+    python benchmarks/search.py --record STUDYDIR...     writes it, from the study of recorded/quickstart.yaml
 
 The curves are 48 real trainings: verl on the CPU, the tiny Hy3, four algorithms at twelve learning rates. Between two
 learning rates a training goes as the line between them, step by step. The target is 0.95 of the best recorded value;
@@ -32,6 +32,7 @@ from typing import Any
 import optuna
 
 from hysweep.compose import Composer
+from hysweep.compose.composer import load_trial
 from hysweep.launch.simulated import SimulatedCluster
 from hysweep.study import define
 from hysweep.study.curves import Told
@@ -42,11 +43,15 @@ TABLE = Path(__file__).parent / "recorded" / "quickstart.csv"
 METRIC, LAST, SHARE, AT_ONCE, MOST = "critic/score/mean", 3, 0.95, 4, 200
 LOW, HIGH = 3e-5, 1e-2
 
+SEARCH = (
+    f"sweep={TABLE.with_suffix('.yaml')}", "study.name=search", "study.sampler=tpe", "study.default_first=false",
+    f"trainer.learning_rate=tag(log,interval({LOW},{HIGH}))",
+)  # fmt: skip
 OURS = {
-    "ours, no pruner": ("study.pruner.name=none",),
+    "ours, no pruner": (),
     "ours, percentile": ("study.pruner={name: percentile, percentile: 50, min_steps: 3, startup_trials: 4}",),
     "ours, hyperband": ("study.pruner={name: hyperband, min_steps: 2, reduction_factor: 3}",),
-    "ours, promotion": ("study.promote={min_steps: 2, reduction_factor: 3}",),
+    "ours, promotion": ("study.promote={min_steps: 2, reduction_factor: 3}", "trainer.save_every=1"),
 }
 
 
@@ -102,7 +107,7 @@ def ours(curves: Curves, seed: int, words: tuple[str, ...]) -> float:
     """Trainings, in steps of all trials together, until the first trial that ended with the target."""
     composer = Composer()
     said = (
-        "sweep=quickstart", f"study.n_trials={MOST}", f"study.max_parallel={AT_ONCE}", f"study.seed={seed}",
+        f"study.n_trials={MOST}", f"study.max_parallel={AT_ONCE}", f"study.seed={seed}",
         f"study.target={curves.target}", f"trainer.total_steps={curves.steps}", "study.poll_s=0.5",
     )  # fmt: skip
     definition = define(composer.compose([*said, *words]))
@@ -114,29 +119,33 @@ def ours(curves: Curves, seed: int, words: tuple[str, ...]) -> float:
             for trial in directory.trials()
             if trial.state().cause is Cause.COMPLETED and (trial.state().value or 0.0) >= curves.target
         ]
-    at = min(reached, default=math.inf)
+    if not reached:
+        return float(MOST)
+    at = min(reached)
     used = math.fsum(max(0.0, min(stay.ended, at) - stay.started) for stay in found.stays)
     return used / curves.steps
 
 
-def record(study: Path) -> None:
+def record(studies: list[Path]) -> None:
+    """From several studies where some trials had to be run again."""
     rows = []
-    for trial in StudyDirectory(study).trials():
-        assert trial.state().cause is Cause.COMPLETED, f"trial {trial.number}: {trial.state().cause}"
-        point = trial.point()
+    for trial in (t for study in studies for t in StudyDirectory(study).trials()):
+        if trial.state().cause is not Cause.COMPLETED:
+            print(f"left out: trial {trial.number}, {trial.state().cause}")
+            continue
+        done = load_trial(trial.config_file.read_text(encoding="utf-8"))
         for step, data in sorted(trial.metrics().items()):
-            rows.append((point["algorithm"], point["trainer.learning_rate"], step, round(data[METRIC], 6)))
+            rows.append((done.algorithm.name, done.trainer.learning_rate, step, round(data[METRIC], 6)))
     with TABLE.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("algorithm", "learning_rate", "step", "score"), *rows])
+        csv.writer(file).writerows([("algorithm", "learning_rate", "step", "score"), *sorted(rows)])
     print(f"{len(rows)} rows in {TABLE}")
 
 
 def main(seeds: int = 20) -> None:
     curves = Curves()
     sides: dict[str, Callable[[int], float]] = {"theirs": lambda seed: theirs(curves, seed)}
-    for name, words in (OURS | {"shipped": ()}).items():
-        bare = words and (*words, "study.enqueue=[]")
-        sides[name] = lambda seed, bare=bare: ours(curves, seed, bare)  # type: ignore[misc]
+    for name, words in ({n: (*SEARCH, *more) for n, more in OURS.items()} | {"shipped": ("sweep=quickstart",)}).items():
+        sides[name] = lambda seed, words=words: ours(curves, seed, words)  # type: ignore[misc]
     base: list[float] = []
     print(f"target {curves.target:.3f}; trainings of {curves.steps} steps until it is reached, {seeds} seeds")
     print(f"{'':18} {'mean':>6} {'median':>7} {'worst':>6} {'ratio':>6}")
@@ -151,6 +160,6 @@ def main(seeds: int = 20) -> None:
 if __name__ == "__main__":
     os.environ.setdefault("HYSWEEP_CACHE_DIR", tempfile.mkdtemp())
     if sys.argv[1:2] == ["--record"]:
-        record(Path(sys.argv[2]))
+        record(list(map(Path, sys.argv[2:])))
     else:
         main(*map(int, sys.argv[1:]))
