@@ -11,6 +11,9 @@ from hysweep.check import RULES, check_trial, errors
 from hysweep.check.numbers import divisors
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.check.topology import BRIDGED
+from hysweep.compile import trainer_keys
+from hysweep.compile.history import TABLE
+from hysweep.compile.keys import VERSIONS
 from hysweep.compose.composer import SHIPPED
 from hysweep.schema import BadInput, leaves
 from hysweep.schema.groups import Shape
@@ -346,6 +349,17 @@ def test_one_broken_rule_is_found(trial_of, good, change, key, cure) -> None:
     found = {p.key: p for p in errors(check_trial(trial_of(*good, *change)))}
     assert key in found, found
     assert cure in found[key].cure, found[key]
+
+
+@pytest.mark.parametrize("verl", VERSIONS)
+@pytest.mark.parametrize("key", [old for old, new, _ in TABLE if not any(name.startswith(old) for name in new)])
+def test_an_old_key_is_refused_by_the_tree_that_lost_it_and_ignored_by_the_one_that_has_it(
+    trial_of, key: str, verl: str
+) -> None:
+    trial = trial_of(HY3, f"trainer.verl={verl}", f"+verl.{key}=1")
+    [problem] = [p for p in check_trial(trial) if p.key == f"verl.{key}"]
+    is_there = key in trainer_keys(verl, "megatron")
+    assert problem.stage == ("never" if is_there else "compose"), problem
 
 
 def test_a_budget_counts_for_each_context_rank(trial_of) -> None:
