@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ BROKEN = [
     ((HY3,), ["parallelism.expert_tensor=null", "parallelism.tensor=8", "parallelism.context=1"],
      "parallelism.expert_tensor * expert * pipeline", "expert_tensor=1"),
     ((HY3,), ["rollout.tensor=24"], "rollout.tensor * data", "16"),
-    ((HY3,), ["rollout.tensor=3"], "rollout.tensor", "4"),  # case 12
+    ((HY3,), ["rollout.tensor=3"], "rollout.tensor", "16"),  # case 12
     ((HY3,), ["parallelism.expert=5"], "parallelism.expert", "4"),
     ((HY3, "model.shape.num_experts=0"), [], "parallelism.expert", "give 1"),
     ((HY3,), ["model.shape.num_layers=30", "parallelism.pipeline=4", "parallelism.context=1"],
@@ -360,6 +361,33 @@ def test_an_old_key_is_refused_by_the_tree_that_lost_it_and_ignored_by_the_one_t
     [problem] = [p for p in check_trial(trial) if p.key == f"verl.{key}"]
     is_there = key in trainer_keys(verl, "megatron")
     assert problem.stage == ("never" if is_there else "compose"), problem
+
+
+def test_what_is_near_the_limit_is_a_warning_that_says_how_near(trial_of) -> None:
+    [problem] = check_trial(trial_of(HY3, "memory.use_fused_kernels=false"))
+    assert problem.severity == "warning" and "--strict" in problem.cure
+    assert "training does not fit by 2.4 GiB, within the estimate's error of 5 %" in problem.why
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [["memory.use_fused_kernels=false"], ["trainer.max_token_len_per_gpu=60000"],
+     ["trainer.log_prob_max_token_len_per_gpu=200000"], ["rollout.gpu_memory_utilization=0.95"],
+     ["trainer.max_token_len_per_gpu=60000", "trainer.log_prob_max_token_len_per_gpu=200000"]],
+    ids=lambda b: " ".join(b),
+)  # fmt: skip
+def test_the_cure_of_memory_is_the_largest_number_that_fits(trial_of, broken: list[str]) -> None:
+    [problem] = check_trial(trial_of(HY3, *broken))
+    cure = re.search(r"give (.*?)(?: or |;|$)", problem.cure)[1].split()
+    assert check_trial(trial_of(HY3, *broken, *cure)) == [], "and leaves room for the estimate's error"
+    more = [f"{name}={int(value) * 1.1:.0f}" for name, value in (c.split("=") for c in cure) if "." not in value]
+    assert not more or check_trial(trial_of(HY3, *broken, *more)), more
+
+
+def test_all_that_is_wrong_with_a_replica_has_one_cure(trial_of) -> None:
+    found = errors(check_trial(trial_of(HY3, "rollout.tensor=3")))
+    assert len(found) == 3
+    assert all("16" in p.cure and "8" not in p.cure for p in found), found
 
 
 def test_a_budget_counts_for_each_context_rank(trial_of) -> None:

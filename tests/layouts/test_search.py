@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hysweep.check import check_trial, errors, legal
+from hysweep.check.memory import cures
 from hysweep.estimate import estimate
 from hysweep.layouts.grid import crossed, rollout_grid, training_grid
 from hysweep.layouts.search import FIELDS, search
@@ -137,6 +138,12 @@ def test_the_columns_are_what_the_estimate_says(hy3: Trial) -> None:
     for name, of in phases.items():
         most = max(u.total_gib for u in looked.uses if u.phase in of)
         assert found.table[name][row] == pytest.approx(most, abs=0.05), name
+
+
+def test_where_none_fits_the_cure_is_one_with_which_some_do(hy3: Trial) -> None:
+    narrow = replace(hy3, cluster=replace(hy3.cluster, nodes=8))
+    assert search(narrow).fitting == 0
+    assert cures(narrow, lambda other: search(other).fitting > 0) == ["memory.optimizer_on_cpu=true"]
 
 
 def test_fsdp_has_no_layouts(trial_of) -> None:

@@ -18,7 +18,7 @@ from hysweep.check.numbers import (
     nearest_to,
     transformer_config,
 )
-from hysweep.check.rollout import legal_replicas
+from hysweep.check.rollout import replicas_that_fit
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 ALIGNED = 8  # elements: 16 bytes of 16 bit each, which kernels load at once
@@ -151,7 +151,7 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
     if not has_shape(t):
         return
     s = t.model.shape
-    sides = [("rollout.tensor", t.rollout.tensor, legal_replicas(t))]
+    sides = [("rollout.tensor", t.rollout.tensor, replicas_that_fit(t))]
     if t.parallelism.engine == "megatron":
         sides.append(("parallelism.tensor", t.parallelism.tensor, legal_tensors(t, t.world_size)))
     for key, tensor, legal_ones in sides:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hysweep.check import check_trial, errors
-from hysweep.check.memory import cure_of, memory_fits
+from hysweep.check.memory import cures, memory_fits
+from hysweep.check.numbers import either
 from hysweep.cli.sweep_file import write_sweep
 from hysweep.compose import Composer
-from hysweep.estimate import estimate
 from hysweep.schema import BadInput, Problem, Trial
 from hysweep.schema.override import emit
 
@@ -55,10 +55,12 @@ def layouts(
     rows = list(as_rows(found, order, top))
     if sweep is not None:
         write_sweep(sweep, overrides, config_dirs, [found.overrides(int(row)) for row in order[:top]])
-    if not rows:
-        click.echo(f"no layout to offer: {_cure(composition.trial, found, given)}", err=True)
+    cure = None if rows else _cure(composition.trial, found, any_nodes, given)
+    if cure:
+        click.echo(f"no layout to offer: {cure}", err=True)
     if as_json:
-        click.echo(json.dumps({"legal": found.legal, "fitting": found.fitting, "layouts": rows}, indent=1))
+        told = {"legal": found.legal, "fitting": found.fitting, "layouts": rows, "cure": cure}
+        click.echo(json.dumps(told, indent=1))
         return 0 if rows else 1
     if rows:
         _print(rows)
@@ -83,9 +85,9 @@ def layouts(
     return 0 if rows else 1
 
 
-def _cure(trial: Trial, found: Found, given: Collection[str]) -> str:
-    """What may help where no layout is both legal and fits."""
-    from hysweep.layouts.search import FIELDS
+def _cure(trial: Trial, found: Found, any_nodes: bool, given: Collection[str]) -> str:
+    """What helps where no layout is both legal and fits: changes of memory with which some layout does."""
+    from hysweep.layouts.search import FIELDS, search
 
     held = [field for field, _ in FIELDS.values() if field in given]
     other = [f"leave out {' or '.join(held)}"] if held else []
@@ -93,9 +95,8 @@ def _cure(trial: Trial, found: Found, given: Collection[str]) -> str:
         if errors(check_trial(trial, without=[memory_fits])):
             return "none is legal; `hysweep check` says why"
         return "; or ".join(["none is legal of those that are looked at", *(other or ["take another cluster.nodes"])])
-    short = [verdict.group for verdict in estimate(trial).verdicts if not verdict.fits]
-    cures = list(dict.fromkeys(cure_of(trial, group) for group in short))  # each is short by itself: all are needed
-    return "; or ".join([*other, *([" and ".join(cures)] if cures else []), "more cluster.nodes"])
+    helping = cures(trial, lambda changed: search(changed, any_nodes, given).fitting > 0)
+    return "; or ".join([*other, *([f"give {either(helping[:2])}"] if helping else []), "more cluster.nodes"])
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

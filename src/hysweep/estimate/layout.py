@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hysweep.estimate.factors import kept_for
 from hysweep.estimate.formulas import MIB, Number
 from hysweep.schema import BadInput, Memory, Problem, Shape, Stage, Trial
 
@@ -20,6 +21,7 @@ class Job:
     has_log_prob    old log-probabilities are computed, not taken from the rollout
     engine_bytes    of a number in the rollout engine
     longest         tokens of the longest sequence; `engine_longest` as the rollout engine allows it
+    calibration     what measured runs of the cluster multiply torch's part by; 1: none
     """
 
     shape: Shape
@@ -36,6 +38,7 @@ class Job:
     engine_longest: int
     card: float  # bytes of a GPU
     gpus_per_node: int
+    calibration: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,11 @@ class Layout:
     engine_sequences: Number
 
 
-def job_of(trial: Trial) -> Job:
-    """The fixed part; BadInput where no GPU is named, or not how much memory it has."""
+def job_of(trial: Trial, calibration: float | None = None) -> Job:
+    """The fixed part; BadInput where no GPU is named, or not how much memory it has.
+
+    Without a `calibration` the factor that is kept for the cluster is taken.
+    """
     if trial.cluster.gpu is None or trial.cluster.gpu_memory_gib is None:
         name = "gpu" if trial.cluster.gpu is None else "gpu_memory_gib"
         raise BadInput(
@@ -119,6 +125,7 @@ def job_of(trial: Trial) -> Job:
         engine_longest=max(trial.rollout.max_model_len or longest, longest),
         card=trial.cluster.gpu_memory_gib * 2**30,
         gpus_per_node=trial.cluster.gpus_per_node,
+        calibration=(kept_for(trial.cluster).factor or 1.0) if calibration is None else calibration,
     )
 
 
