@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hysweep.check import RULES, check_trial, errors
+from hysweep.check.memory import gpu_is_what_it_says
 from hysweep.check.numbers import divisors
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.check.topology import BRIDGED
@@ -388,6 +390,25 @@ def test_all_that_is_wrong_with_a_replica_has_one_cure(trial_of) -> None:
     found = errors(check_trial(trial_of(HY3, "rollout.tensor=3")))
     assert len(found) == 3
     assert all("16" in p.cure and "8" not in p.cure for p in found), found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gib", "says"),
+    [("H1OO", 79.1, "did you mean H100"), ("h10", 79.1, "did you mean H100"), ("H100", 95.6, "of a H100 is 79.1"),
+     ("nvidia_h100_80gb_hbm3", 141, "79.1"), ("H2O", 95.6, "did you mean H20"),
+     ("H100", 79.6, None), ("h200", 140.4, None), ("nvidia_h100_80gb_hbm3", 79.1, None), ("A100", 39.4, None),
+     ("rtx4090", 23.5, None), ("tesla-v100", 31.7, None), ("our_big_ones", 300, None)],
+)  # fmt: skip
+def test_a_gpu_has_the_memory_of_its_kind(trial_of, gpu: str, gib: float, says: str | None) -> None:
+    trial = trial_of(HY3)
+    trial = replace(trial, cluster=replace(trial.cluster, gpu=gpu, gpu_memory_gib=gib))
+    found = [f"{p.why}; {p.cure}" for p in gpu_is_what_it_says(trial)]
+    assert (says in found[0]) if says else found == [], found
+
+
+def test_a_clip_that_hardly_clips_is_a_warning(trial_of) -> None:
+    [problem] = check_trial(trial_of("algorithm.clip_ratio_high=1.28"))
+    assert problem.severity == "warning" and problem.cure == "did you mean 0.28?"
 
 
 def test_a_budget_counts_for_each_context_rank(trial_of) -> None:

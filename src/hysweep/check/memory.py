@@ -13,6 +13,7 @@ from hysweep.estimate import estimate
 from hysweep.estimate.factors import kept_for, store
 from hysweep.estimate.result import NEAR
 from hysweep.schema import Problem, Severity, Stage, Trial
+from hysweep.schema.gpus import GPUS, kind_of, mistyped
 
 Fits = Callable[[Trial], bool]
 SHARES = tuple(hundredths / 100 for hundredths in range(30, 95, 5))
@@ -131,6 +132,21 @@ def memory_is_known(t: Trial) -> Iterator[Problem]:
         why = f"how much a {t.cluster.gpu} has is not said: whether it fits was not looked at"
         cure = "give its GiB, as `nvidia-smi` shows them"
         yield Problem("cluster.gpu_memory_gib", "null", why, cure, Stage.NEVER, Severity.WARNING)
+
+
+def gpu_is_what_it_says(t: Trial) -> Iterator[Problem]:
+    """Advice: a name that is a slip of a kind's, and a memory that such a card has not. A site's own names may be."""
+    c = t.cluster
+    if not c.gpu:
+        return
+    kind = kind_of(c.gpu)
+    has = GPUS[kind] if kind else None
+    if kind is None and (meant := mistyped(c.gpu)):
+        why, cure = "is no GPU that is known", f"did you mean {meant}?"
+        yield Problem("cluster.gpu", c.gpu, why, cure, Stage.NEVER, Severity.WARNING)
+    elif has and c.gpu_memory_gib is not None and abs(c.gpu_memory_gib - has) > NEAR * has:
+        why, cure = f"of a {kind} is {has:g} GiB", f"give {has:g}, or the cluster.gpu that it is"
+        yield Problem("cluster.gpu_memory_gib", c.gpu_memory_gib, why, cure, Stage.NEVER, Severity.WARNING)
 
 
 def memory_fits(t: Trial) -> Iterator[Problem]:

@@ -65,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     memory.memory_fits,
     memory.memory_is_known,
     memory.calibration_is_readable,
+    memory.gpu_is_what_it_says,
     topology.bridge_knows_model,
     topology.weights_have_names_of_engine,
     topology.shape_is_known,
