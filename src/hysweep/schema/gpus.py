@@ -7,9 +7,9 @@ from difflib import get_close_matches
 
 # GiB as `nvidia-smi` reports them; none where one name is sold with several sizes.
 GPUS: dict[str, float | None] = {
-    "GB300": None, "GB200": None, "GH200": None, "B300": None, "B200": None, "B100": None, "H200": 139.8, "H100": 79.1, "H800": 79.1, "H20": 95.6,
-    "A100": None, "A800": None, "A40": 45.0, "A30": None, "A10": None, "L40S": 44.7, "L40": 44.7, "L20": None,
-    "L4": None, "T4": None, "V100": None, "P100": None, "MI300X": 192.0,
+    "GB300": None, "GB200": None, "GH200": None, "B300": None, "B200": None, "B100": None, "H200": 139.8,
+    "H100": 79.1, "H800": 79.1, "H20": 95.6, "A100": None, "A800": None, "A40": 45.0, "A30": None, "A10": None,
+    "L40S": 44.7, "L40": 44.7, "L20": None, "L4": None, "T4": None, "V100": None, "P100": None, "MI300X": 192.0,
 }  # fmt: skip
 
 
