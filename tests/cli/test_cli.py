@@ -154,6 +154,9 @@ def test_layouts_keep_to_what_is_given(tmp_path: Path) -> None:
     assert {(row["pipeline"], row["rollout_tensor"]) for row in rows} == {(16, 16)}
     sweep = hysweep(*words[:-1], "--top", "3", "--sweep", "mine/sweep/best.yaml")
     assert sweep.returncode == 0, sweep
+    head = Path("mine/sweep/best.yaml").read_text().split("defaults:")[0]
+    assert "parallelism.pipeline=16 rollout.tensor=16 --sort seconds --top 3" in head
+    assert yaml.safe_load(Path("mine/sweep/best.yaml").read_text())["cluster"]["timeout_min"] < 24 * 60
     checked = hysweep("check", "--config-dir", "mine", "sweep=best", "--json")
     assert [len(json.loads(checked.stdout)), checked.returncode] == [3, 0], checked
     assert hysweep(*words[:-1], "--sweep", "mine/sweep/best.yaml").returncode == 2, "it is there already"
@@ -223,16 +226,18 @@ def test_what_cannot_be_built_does_not_fit() -> None:
 
 
 def test_what_does_not_fit_comes_with_a_cure() -> None:
-    words = ("experiment=hy3_dapo_math", "cluster.nodes=2")
+    words = ("experiment=hy3_dapo_math", "cluster.nodes=8")
     for verb in ("estimate", "layouts"):
         answer = hysweep(verb, *words)
         assert answer.returncode == 1
         assert "memory.optimizer_on_cpu=true" in answer.stderr, verb  # all that it has not chosen yet
         assert "full_offload" not in answer.stderr, verb
-    assert "no layout to offer: " in answer.stderr
-    assert "or more cluster.nodes" in answer.stderr
-    held = hysweep("layouts", *words, "parallelism.tensor=8").stderr
-    assert "no layout to offer: leave out parallelism.tensor; or " in held
+    assert "no layout to offer: give memory.optimizer_on_cpu=true; or give cluster.nodes=16\n" in answer.stderr
+    for cure in ("memory.optimizer_on_cpu=true", "cluster.nodes=16"):
+        assert hysweep("layouts", *words, cure).returncode == 0, cure
+    held = hysweep("layouts", *words, "parallelism.tensor=8", "--json")
+    assert "no layout to offer: leave out parallelism.tensor; or " in held.stderr
+    assert json.loads(held.stdout)["cure"].startswith("leave out parallelism.tensor; or ")
 
 
 def test_memory_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def _print(found: Estimate, is_sound: bool) -> None:
     facts.add_row("tightest", f"{PHASES[tightest.phase]}{where}: {tightest.total_gib:.1f} GiB")
     for v in found.verdicts:
         colour = "red" if not v.fits else "yellow" if not (v.is_sure and is_sound) else "green"
-        words = v.words if is_sound or not v.fits else f"{v.words}, but for the problems"
+        words = v.words if is_sound else v.words.replace("fits", "would fit, but for the problems", 1)
         facts.add_row(v.group, f"[{colour}]{words}[/] ({v.why})")
     console.print(facts)
 

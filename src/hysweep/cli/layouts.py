@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ import click
 from hysweep.check import check_trial, errors
 from hysweep.check.memory import cures, memory_fits
 from hysweep.check.numbers import either
-from hysweep.cli.sweep_file import write_sweep
+from hysweep.cli.sweep_file import time_limit_min, write_sweep
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Problem, Trial
 from hysweep.schema.override import emit
@@ -28,6 +30,13 @@ SHOWN = {
     "margin_gib": "free", "kv_sequences": "seqs",
     "longest": "longest",
 }  # fmt: skip
+
+
+MOST_GPUS = 1024  # of the clusters that a cure looks at
+WIDE = 160  # columns, where nobody looks: nothing is cut
+LEGEND = """\
+step: seconds, predicted and not measured: to rank by. train, roll, resume, free: GiB of a GPU, at the fullest.
+seqs: whole sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."""
 
 
 def layouts(
@@ -54,7 +63,17 @@ def layouts(
     order = found.order(sort)
     rows = list(as_rows(found, order, top))
     if sweep is not None:
-        write_sweep(sweep, overrides, config_dirs, [found.overrides(int(row)) for row in order[:top]])
+        chosen = found.distinct(order, sort)[:top]
+        slowest = max(found.table["seconds"][chosen], default=0.0)
+        said = ["--sort", sort, "--top", str(top), *(["--any-nodes"] if any_nodes else [])]
+        write_sweep(
+            sweep,
+            overrides,
+            config_dirs,
+            [found.overrides(int(row)) for row in chosen],
+            said,
+            min(composition.trial.cluster.timeout_min, time_limit_min(slowest)),
+        )
     cure = None if rows else _cure(composition.trial, found, any_nodes, given)
     if cure:
         click.echo(f"no layout to offer: {cure}", err=True)
@@ -70,11 +89,7 @@ def layouts(
         f"{card.gpu_memory_gib} GiB" + (f"; the best {len(rows)} by {sort}" if rows else "")
     )
     if rows:
-        click.echo(
-            "step: seconds, roughly, to rank by. train, roll, resume, free: GiB of a GPU, at the\n"
-            "fullest. seqs: whole\n"
-            "sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."
-        )
+        click.echo(LEGEND)
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
         click.echo(f"the first: {best}")
     if sweep is not None and rows:
@@ -96,7 +111,11 @@ def _cure(trial: Trial, found: Found, any_nodes: bool, given: Collection[str]) -
             return "none is legal; `hysweep check` says why"
         return "; or ".join(["none is legal of those that are looked at", *(other or ["take another cluster.nodes"])])
     helping = cures(trial, lambda changed: search(changed, any_nodes, given).fitting > 0)
-    return "; or ".join([*other, *([f"give {either(helping[:2])}"] if helping else []), "more cluster.nodes"])
+    nodes = [trial.cluster.nodes * times for times in (2, 4, 8, 16) if trial.world_size * times <= MOST_GPUS]
+    grown = (replace(trial, cluster=replace(trial.cluster, nodes=n)) for n in nodes)
+    enough = next((bigger.cluster.nodes for bigger in grown if search(bigger, given=given).fitting), None)
+    more = f"give cluster.nodes={enough}" if enough else "take more cluster.nodes"
+    return "; or ".join([*other, *([f"give {either(helping[:2])}"] if helping else []), more])
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
@@ -111,7 +130,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(_text(row, name) for name in shown))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
 def _text(row: dict[str, Any], name: str) -> str:
