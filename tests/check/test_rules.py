@@ -491,6 +491,7 @@ UNUSUAL = [
               "model.model_type=''"], "model.shape", "config.json"),
     ((HY3, "model=qwen3_30b_a3b"), ["model.model_type=own_moe"], "model.model_type", "parallelism=fsdp2"),
     ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),
+    ((HY3,), ["cluster.gpu=H2O"], "cluster.gpu", "did you mean H20"),
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
     ((HY3,), ["tracking.mode=offline"], "tracking.mode", "tracking=wandb"),
@@ -538,7 +539,9 @@ def test_every_rule_finds_something(trial_of) -> None:
         trial = trial_of(*good, *change)
         with contextlib.suppress(BadInput):  # of a trainer.verl that is not there: no rule is asked then
             silent -= {rule for rule in RULES if rule in silent and [*rule(trial)]}
-    assert {rule.__name__ for rule in silent} <= {"versions_fit", "reward_function_is_there", "rows_are_sound"}
+    assert {rule.__name__ for rule in silent} <= {
+        "versions_fit", "reward_function_is_there", "rows_are_sound", "calibration_is_readable"
+    }  # fmt: skip
 
 
 def test_of_the_shell_what_sbatch_ignores_and_what_wins_is_said() -> None:

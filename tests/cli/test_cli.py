@@ -56,6 +56,8 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
     [
         (["run", "trainer.lr=1"], "trainer.lr = 1: there is no such key; did you mean trainer.learning_rate"),
         (["run", "algorithm=grpoo"], "did you mean grpo"),
+        (["run", "actor_rollout_ref.actor.clip_ratio=0.2"], "algorithm.clip_ratio_high or algorithm.clip_ratio_low"),
+        (["import", "nosuch.sh", "--json"], "no such file"),
         (["run", "trainer.total_steps=many"], "trainer.total_steps = many"),
         (["run", "trainer.total_steps=0"], "at least 1"),
         (["run", "algorithm=grpo,rloo"], "add -m"),
@@ -249,6 +251,21 @@ def test_memory_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result.m, "uses", lambda job, layout: seen.append(job) or uses(job, layout))
     estimate(["experiment=hy3_dapo_math"], [], as_json=True, html=None, is_calibrated=False)
     assert len(seen) == 1
+
+
+def test_check_says_what_is_not_here_to_be_looked_at(tmp_path: Path) -> None:
+    words = ("check", "experiment=hy3_dapo_math")
+    [last] = [x for x in hysweep(*words).stdout.splitlines() if x.startswith("not looked at")]
+    assert all(name in last for name in ("dapo-math-17k.parquet", "aime-2024.parquet", "tencent/Hy3"))
+    (tmp_path / "here.parquet").write_text("")
+    said = hysweep(*words, "data.train_files=['here*.parquet']", "data.val_files=[here.parquet]").stdout
+    assert "not looked at, since it is not on this machine: tencent/Hy3\n" in said
+    assert "not looked at" not in hysweep("check").stdout
+
+
+def test_what_is_stopped_for_a_setting_that_is_ignored_would_run() -> None:
+    said = hysweep("check", "rollout.n=1", "algorithm=rloo").stdout
+    assert "(it would run, and say nothing)" in said and "cannot run" not in said
 
 
 def test_warnings_stop_only_the_strict() -> None:

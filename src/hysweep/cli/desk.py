@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from hysweep.check import errors
+from hysweep.check.files import unseen
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer, text_of
@@ -72,6 +73,10 @@ def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_js
             else "all can run"
         )
     )
+    away = list(dict.fromkeys(name for p in looked if p.trial is not None for name in unseen(p.trial)))
+    if away:
+        more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+        click.echo(f"not looked at, since it is not on this machine: {', '.join(away[:3])}{more}")
     return 1 if bad else 0
 
 
@@ -100,6 +105,8 @@ def check_command(file: str, overrides: list[str], given: Sequence[str], strict:
         click.echo(str(note))
     found = "no problem found" if not problems else f"{len(bad)} to mend" if bad else "it can run"
     click.echo(f"{len(imported.rows)} overrides looked at, for verl {verl}: {found}")
+    click.echo("not looked at: files, and memory, since a command does not say which GPUs it is for "
+               "(`hysweep import`, then `hysweep estimate`)")  # fmt: skip
     return 1 if bad else 0
 
 
