@@ -27,6 +27,7 @@ def trial_of(composer: Composer) -> Callable[..., Trial]:
 
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path, monkeypatch):
-    """Each test works in a directory of its own, and never in the user's cache."""
+    """Each test works in a directory of its own, and never in the user's cache, nor by the user's calibration."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYSWEEP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

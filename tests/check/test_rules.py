@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hysweep.check import RULES, check_trial, errors
+from hysweep.check.memory import gpu_is_what_it_says
 from hysweep.check.numbers import divisors
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.check.topology import BRIDGED
+from hysweep.compile import trainer_keys
+from hysweep.compile.history import TABLE
+from hysweep.compile.keys import VERSIONS
 from hysweep.compose.composer import SHIPPED
 from hysweep.schema import BadInput, leaves
 from hysweep.schema.groups import Shape
@@ -91,7 +97,7 @@ BROKEN = [
     ((HY3,), ["parallelism.expert_tensor=null", "parallelism.tensor=8", "parallelism.context=1"],
      "parallelism.expert_tensor * expert * pipeline", "expert_tensor=1"),
     ((HY3,), ["rollout.tensor=24"], "rollout.tensor * data", "16"),
-    ((HY3,), ["rollout.tensor=3"], "rollout.tensor", "4"),  # case 12
+    ((HY3,), ["rollout.tensor=3"], "rollout.tensor", "16"),  # case 12
     ((HY3,), ["parallelism.expert=5"], "parallelism.expert", "4"),
     ((HY3, "model.shape.num_experts=0"), [], "parallelism.expert", "give 1"),
     ((HY3,), ["model.shape.num_layers=30", "parallelism.pipeline=4", "parallelism.context=1"],
@@ -348,6 +354,63 @@ def test_one_broken_rule_is_found(trial_of, good, change, key, cure) -> None:
     assert cure in found[key].cure, found[key]
 
 
+@pytest.mark.parametrize("verl", VERSIONS)
+@pytest.mark.parametrize("key", [old for old, new, _ in TABLE if not any(name.startswith(old) for name in new)])
+def test_an_old_key_is_refused_by_the_tree_that_lost_it_and_ignored_by_the_one_that_has_it(
+    trial_of, key: str, verl: str
+) -> None:
+    trial = trial_of(HY3, f"trainer.verl={verl}", f"+verl.{key}=1")
+    [problem] = [p for p in check_trial(trial) if p.key == f"verl.{key}"]
+    is_there = key in trainer_keys(verl, "megatron")
+    assert problem.stage == ("never" if is_there else "compose"), problem
+
+
+def test_what_is_near_the_limit_is_a_warning_that_says_how_near(trial_of) -> None:
+    [problem] = check_trial(trial_of(HY3, "memory.use_fused_kernels=false"))
+    assert problem.severity == "warning" and "--strict" in problem.cure
+    assert "training does not fit by 2.4 GiB, within the estimate's error of 5 %" in problem.why
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [["memory.use_fused_kernels=false"], ["trainer.max_token_len_per_gpu=60000"],
+     ["trainer.log_prob_max_token_len_per_gpu=200000"], ["rollout.gpu_memory_utilization=0.95"],
+     ["trainer.max_token_len_per_gpu=60000", "trainer.log_prob_max_token_len_per_gpu=200000"]],
+    ids=lambda b: " ".join(b),
+)  # fmt: skip
+def test_the_cure_of_memory_is_the_largest_number_that_fits(trial_of, broken: list[str]) -> None:
+    [problem] = check_trial(trial_of(HY3, *broken))
+    cure = re.search(r"give (.*?)(?: or |;|$)", problem.cure)[1].split()
+    assert check_trial(trial_of(HY3, *broken, *cure)) == [], "and leaves room for the estimate's error"
+    more = [f"{name}={int(value) * 1.1:.0f}" for name, value in (c.split("=") for c in cure) if "." not in value]
+    assert not more or check_trial(trial_of(HY3, *broken, *more)), more
+
+
+def test_all_that_is_wrong_with_a_replica_has_one_cure(trial_of) -> None:
+    found = errors(check_trial(trial_of(HY3, "rollout.tensor=3")))
+    assert len(found) == 3
+    assert all("16" in p.cure and "8" not in p.cure for p in found), found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gib", "says"),
+    [("H1OO", 79.1, "did you mean H100"), ("h10", 79.1, "did you mean H100"), ("H100", 95.6, "of a H100 is 79.1"),
+     ("nvidia_h100_80gb_hbm3", 141, "79.1"), ("H2O", 95.6, "did you mean H20"),
+     ("H100", 79.6, None), ("h200", 140.4, None), ("nvidia_h100_80gb_hbm3", 79.1, None), ("A100", 39.4, None),
+     ("rtx4090", 23.5, None), ("tesla-v100", 31.7, None), ("our_big_ones", 300, None)],
+)  # fmt: skip
+def test_a_gpu_has_the_memory_of_its_kind(trial_of, gpu: str, gib: float, says: str | None) -> None:
+    trial = trial_of(HY3)
+    trial = replace(trial, cluster=replace(trial.cluster, gpu=gpu, gpu_memory_gib=gib))
+    found = [f"{p.why}; {p.cure}" for p in gpu_is_what_it_says(trial)]
+    assert (says in found[0]) if says else found == [], found
+
+
+def test_a_clip_that_hardly_clips_is_a_warning(trial_of) -> None:
+    [problem] = check_trial(trial_of("algorithm.clip_ratio_high=1.28"))
+    assert problem.severity == "warning" and problem.cure == "did you mean 0.28?"
+
+
 def test_a_budget_counts_for_each_context_rank(trial_of) -> None:
     """Case 6: 16384 x 4 holds 40960, 16384 x 1 does not."""
     long = [HY3, "trainer.max_prompt_length=8192", "trainer.max_response_length=32768", "rollout.max_model_len=null",
@@ -428,6 +491,7 @@ UNUSUAL = [
               "model.model_type=''"], "model.shape", "config.json"),
     ((HY3, "model=qwen3_30b_a3b"), ["model.model_type=own_moe"], "model.model_type", "parallelism=fsdp2"),
     ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),
+    ((HY3,), ["cluster.gpu=H2O"], "cluster.gpu", "did you mean H20"),
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
     ((HY3,), ["tracking.mode=offline"], "tracking.mode", "tracking=wandb"),
@@ -475,7 +539,9 @@ def test_every_rule_finds_something(trial_of) -> None:
         trial = trial_of(*good, *change)
         with contextlib.suppress(BadInput):  # of a trainer.verl that is not there: no rule is asked then
             silent -= {rule for rule in RULES if rule in silent and [*rule(trial)]}
-    assert {rule.__name__ for rule in silent} <= {"versions_fit", "reward_function_is_there", "rows_are_sound"}
+    assert {rule.__name__ for rule in silent} <= {
+        "versions_fit", "reward_function_is_there", "rows_are_sound", "calibration_is_readable"
+    }  # fmt: skip
 
 
 def test_of_the_shell_what_sbatch_ignores_and_what_wins_is_said() -> None:

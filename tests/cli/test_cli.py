@@ -56,6 +56,8 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
     [
         (["run", "trainer.lr=1"], "trainer.lr = 1: there is no such key; did you mean trainer.learning_rate"),
         (["run", "algorithm=grpoo"], "did you mean grpo"),
+        (["run", "actor_rollout_ref.actor.clip_ratio=0.2"], "algorithm.clip_ratio_high or algorithm.clip_ratio_low"),
+        (["import", "nosuch.sh", "--json"], "no such file"),
         (["run", "trainer.total_steps=many"], "trainer.total_steps = many"),
         (["run", "trainer.total_steps=0"], "at least 1"),
         (["run", "algorithm=grpo,rloo"], "add -m"),
@@ -154,6 +156,9 @@ def test_layouts_keep_to_what_is_given(tmp_path: Path) -> None:
     assert {(row["pipeline"], row["rollout_tensor"]) for row in rows} == {(16, 16)}
     sweep = hysweep(*words[:-1], "--top", "3", "--sweep", "mine/sweep/best.yaml")
     assert sweep.returncode == 0, sweep
+    head = Path("mine/sweep/best.yaml").read_text().split("defaults:")[0]
+    assert "parallelism.pipeline=16 rollout.tensor=16 --sort seconds --top 3" in head
+    assert yaml.safe_load(Path("mine/sweep/best.yaml").read_text())["cluster"]["timeout_min"] < 24 * 60
     checked = hysweep("check", "--config-dir", "mine", "sweep=best", "--json")
     assert [len(json.loads(checked.stdout)), checked.returncode] == [3, 0], checked
     assert hysweep(*words[:-1], "--sweep", "mine/sweep/best.yaml").returncode == 2, "it is there already"
@@ -223,16 +228,18 @@ def test_what_cannot_be_built_does_not_fit() -> None:
 
 
 def test_what_does_not_fit_comes_with_a_cure() -> None:
-    words = ("experiment=hy3_dapo_math", "cluster.nodes=2")
+    words = ("experiment=hy3_dapo_math", "cluster.nodes=8")
     for verb in ("estimate", "layouts"):
         answer = hysweep(verb, *words)
         assert answer.returncode == 1
         assert "memory.optimizer_on_cpu=true" in answer.stderr, verb  # all that it has not chosen yet
         assert "full_offload" not in answer.stderr, verb
-    assert "no layout to offer: " in answer.stderr
-    assert "or more cluster.nodes" in answer.stderr
-    held = hysweep("layouts", *words, "parallelism.tensor=8").stderr
-    assert "no layout to offer: leave out parallelism.tensor; or " in held
+    assert "no layout to offer: give memory.optimizer_on_cpu=true; or give cluster.nodes=16\n" in answer.stderr
+    for cure in ("memory.optimizer_on_cpu=true", "cluster.nodes=16"):
+        assert hysweep("layouts", *words, cure).returncode == 0, cure
+    held = hysweep("layouts", *words, "parallelism.tensor=8", "--json")
+    assert "no layout to offer: leave out parallelism.tensor; or " in held.stderr
+    assert json.loads(held.stdout)["cure"].startswith("leave out parallelism.tensor; or ")
 
 
 def test_memory_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +251,21 @@ def test_memory_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result.m, "uses", lambda job, layout: seen.append(job) or uses(job, layout))
     estimate(["experiment=hy3_dapo_math"], [], as_json=True, html=None, is_calibrated=False)
     assert len(seen) == 1
+
+
+def test_check_says_what_is_not_here_to_be_looked_at(tmp_path: Path) -> None:
+    words = ("check", "experiment=hy3_dapo_math")
+    [last] = [x for x in hysweep(*words).stdout.splitlines() if x.startswith("not looked at")]
+    assert all(name in last for name in ("dapo-math-17k.parquet", "aime-2024.parquet", "tencent/Hy3"))
+    (tmp_path / "here.parquet").write_text("")
+    said = hysweep(*words, "data.train_files=['here*.parquet']", "data.val_files=[here.parquet]").stdout
+    assert "not looked at, since it is not on this machine: tencent/Hy3\n" in said
+    assert "not looked at" not in hysweep("check").stdout
+
+
+def test_what_is_stopped_for_a_setting_that_is_ignored_would_run() -> None:
+    said = hysweep("check", "rollout.n=1", "algorithm=rloo").stdout
+    assert "(it would run, and say nothing)" in said and "cannot run" not in said
 
 
 def test_warnings_stop_only_the_strict() -> None:

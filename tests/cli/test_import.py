@@ -131,6 +131,21 @@ def test_a_command_of_somebody_elses_is_checked() -> None:
     assert (refused.returncode, "cannot be set beside" in refused.stderr) == (2, True)
     assert hysweep("check", "--verl-command", "nowhere.sh").returncode == 2
 
+    said = hysweep("check", "--verl-command", "run.sh").stdout
+    assert "not looked at: files, and memory" in said
+
+
+def test_what_the_gpus_are_is_asked_of_the_line_that_asks_for_them() -> None:
+    """And a logger became a field, though the file's is added to it."""
+    head = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:8\n"
+    Path("run.sh").write_text(head + SCRIPT.removeprefix("#!/bin/bash\n").replace("$EXTRA", "trainer.logger='[wandb]'"))
+    answer = hysweep("import", "run.sh", "-o", "mine.yaml", "--json")
+    told = json.loads(answer.stdout)
+    [note] = [n for n in told["notes"] if "which GPUs is not said" in n["what"]]
+    assert (note["line"], "gpu:8" in note["text"]) == (4, True)
+    [logger] = [row for row in told["overrides"] if row["override"].startswith("trainer.logger")]
+    assert logger["became"] == "tracking.loggers"
+
 
 def test_a_command_that_is_checked_takes_variables() -> None:
     Path("run.sh").write_text(SCRIPT.replace("$EXTRA", "actor_rollout_ref.rollout.n=$N"))

@@ -10,25 +10,28 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from hysweep.check import check_trial, errors
 from hysweep.cli import hysweep
 from hysweep.cli.estimate import METRIC
 from hysweep.compose.composer import trial_yaml
 from hysweep.estimate import estimate
 from hysweep.estimate.calibration import Comparison, compare, factor_of
+from hysweep.estimate.factors import entries, store
 from hysweep.estimate.memory import PARTS
 from hysweep.estimate.page import COLOURS
+from hysweep.layouts.search import search
 from hysweep.schema import BadInput, Trial
 from hysweep.track import StudyDirectory
 
+from ..layouts.test_search import laid_out
 from .measured import RUNS
 
 HY3 = "experiment=hy3_dapo_math"
 
 
 @pytest.fixture(autouse=True)
-def _own_config(composer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's directory of each test's own; and one composer for all, which is slow to make."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+def _one_composer(composer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all, since it is slow to make."""
     monkeypatch.setattr("hysweep.cli.estimate.Composer", lambda dirs: composer)
 
 
@@ -48,7 +51,10 @@ def test_the_tables() -> None:
 def test_what_does_not_fit_is_exit_code_1() -> None:
     answer = say(HY3, "memory.use_fused_kernels=false")
     assert answer.exit_code == 1
-    assert "does not fit, -" in answer.output
+    assert "training does not fit by 2.4 GiB, within the estimate's error of 5 %" in answer.output
+    assert "--strict" in answer.output and "does not fit by 7" not in answer.output
+    sure = say(HY3, "trainer.max_token_len_per_gpu=60000")
+    assert sure.exit_code == 1 and "does not fit by 20.7 GiB" in sure.output and "--strict" not in sure.output
 
 
 def test_json() -> None:
@@ -65,7 +71,7 @@ def test_bad_input_is_told_so(words: tuple[str, ...]) -> None:
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     answer = say(HY3, "model.name='<script>'", "--html", str(tmp_path / "e.html"))
-    assert answer.exit_code == 0
+    assert answer.exit_code == 0 and f"written: {tmp_path / 'e.html'}" in answer.output.replace("\n", "")
     text = (tmp_path / "e.html").read_text(encoding="utf-8")
     assert "<script" not in text and "&lt;script&gt;" in text
     assert not re.search(r"(src|href)=|url\(|@import", text)
@@ -146,6 +152,32 @@ def test_a_factor_is_kept_named_and_left_out(measured, tmp_path: Path) -> None:
     without = json.loads(say(*RUNS["A"].overrides, "--json", "--no-calibration").output)
     assert without == before
     assert "calibrated" not in say(HY3).output, "another cluster"
+    assert say("--forget", *RUNS["A"].overrides).exit_code == 0
+    assert "calibrated" not in say(*RUNS["A"].overrides).output
+    assert say("--forget", *RUNS["A"].overrides).exit_code == 1, "there is none left"
+
+
+def test_check_and_layouts_take_the_factor_too(composer, tmp_path: Path) -> None:
+    """One verdict: what estimate says with a kept factor is what check says, and what layouts offers."""
+    trial = composer.compose([HY3]).trial
+    assert check_trial(trial) == [] and estimate(trial).fits
+    before = search(trial)
+    store().parent.mkdir(parents=True)
+    store().write_text(json.dumps({"h20_16x8/H20": {"factor": 1.3, "runs": []}}))
+    entries.cache_clear()
+    told = estimate(trial)
+    assert told.calibration == 1.3 and not told.fits and told == estimate(trial, 1.3)
+    assert [p.key for p in errors(check_trial(trial))] == ["cluster.gpu_memory_gib"]
+    found = search(trial)
+    assert found.legal == before.legal and 0 < found.fitting < before.fitting
+    own = estimate(laid_out(trial, found.overrides(row := int(found.order("seconds")[0]))))
+    assert found.table["margin_gib"][row] == pytest.approx(min(v.margin_gib for v in own.verdicts), abs=0.05)
+
+
+def test_what_rejects_all_runs_says_that_the_old_factor_stays(measured) -> None:
+    say("--calibrate", str(measured([[(1, 34.0), (2, 40.326)]])))
+    answer = say("--calibrate", str(measured([[(1, 34.0), (2, 400.0)]], name="other")))
+    assert answer.exit_code == 1 and "kept before stays in use" in answer.output and "--forget" in answer.output
 
 
 def test_a_trial_and_an_attempt_can_be_named(measured) -> None:
@@ -181,10 +213,9 @@ def test_an_attempt_that_ran_out_of_memory_is_no_measure(measured) -> None:
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"gpu_1/H200": 3}', '{"gpu_1/H200": {"factor": "x"}}',
                                   '{"gpu_1/H200": {"factor": 100}}', '{"gpu_1/H200": {"factor": NaN}}'])  # fmt: skip
-def test_a_store_that_is_broken_is_passed_over_and_mended(measured, tmp_path: Path, text: str) -> None:
-    store = tmp_path / "config" / "hysweep" / "calibration.json"
-    store.parent.mkdir(parents=True)
-    store.write_text(text)
+def test_a_store_that_is_broken_is_passed_over_and_mended(measured, text: str) -> None:
+    store().parent.mkdir(parents=True)
+    store().write_text(text)
     told = say(*RUNS["A"].overrides).output
     assert "calibrated" not in told and "warning: " in told and "calibrate DIR` again" in told
     assert say("--calibrate", str(measured([[(1, 34.0), (2, 36.6)]]))).exit_code == 0

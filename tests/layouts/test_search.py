@@ -8,11 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from hysweep.check import check_trial, errors, legal
+from hysweep.check.memory import cures
+from hysweep.cli import hysweep
 from hysweep.estimate import estimate
 from hysweep.layouts.grid import crossed, rollout_grid, training_grid
-from hysweep.layouts.search import FIELDS, search
+from hysweep.layouts.search import FIELDS, SORTS, search
 from hysweep.schema import BadInput, Trial
 
 HY3 = "experiment=hy3_dapo_math"
@@ -137,6 +140,34 @@ def test_the_columns_are_what_the_estimate_says(hy3: Trial) -> None:
     for name, of in phases.items():
         most = max(u.total_gib for u in looked.uses if u.phase in of)
         assert found.table[name][row] == pytest.approx(most, abs=0.05), name
+
+
+def test_where_none_fits_the_cure_is_one_with_which_some_do(hy3: Trial) -> None:
+    narrow = replace(hy3, cluster=replace(hy3.cluster, nodes=8))
+    assert search(narrow).fitting == 0
+    assert cures(narrow, lambda other: search(other).fitting > 0) == ["memory.optimizer_on_cpu=true"]
+
+
+def test_replicas_that_cut_experts_to_slivers_are_offered_only_where_they_are_named(hy3: Trial) -> None:
+    found = search(hy3)
+    ranks = found.table["rollout_tensor"] * found.table["rollout_data"]
+    assert (hy3.model.shape.moe_intermediate_size >= 64 * ranks).all()
+    held = search(laid_out(hy3, {"rollout.tensor": 64}), given=["rollout.tensor"])
+    assert held.fitting and set(held.table["rollout_tensor"]) == {64}
+
+
+def test_what_the_model_cannot_tell_apart_is_swept_once(hy3: Trial) -> None:
+    found = search(hy3)
+    order = found.order("longest")
+    told = found.distinct(order, "longest")
+    assert told[0] == order[0] and len(told) < len(order)
+    pairs = [(round(float(found.table["seconds"][row]), 1), int(found.table["longest"][row])) for row in told]
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_the_help_names_every_column_that_can_be_sorted_by() -> None:
+    said = " ".join(CliRunner().invoke(hysweep, ["layouts", "--help"]).output.split())
+    assert all(name in said for name in SORTS)
 
 
 def test_fsdp_has_no_layouts(trial_of) -> None:

@@ -103,6 +103,10 @@ WRONG = [
      "+reward.reward_kwargs.overlong_buffer_cfg.len=400 +reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1",
      "reward.reward_kwargs.max_resp_len", "error", "max_resp_len=2048", "rollout"),
     ("+reward.bogus=1", "reward.bogus", "error", "mend", "never"),
+    (f"{ACTOR}.megatron.grad_offload=true", f"{ACTOR}.megatron.grad_offload", "error", "leave it out", "compose"),
+    (f"+{ACTOR}.megatron.grad_offload=true", f"{ACTOR}.megatron.grad_offload", "error", "leave it out", "start"),
+    ("reward_model.reward_manager=dapo", "reward_model.reward_manager", "error", "reward.reward_manager.name", "never"),
+    ("+trainer.num_epochs=1", "trainer.num_epochs", "error", "total_epochs", "never"),
 ]  # fmt: skip
 
 

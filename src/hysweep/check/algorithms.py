@@ -65,6 +65,16 @@ def clip_range_is_one(t: Trial) -> Iterator[Problem]:
         )
     if a.loss_mode == "vanilla" and a.clip_ratio_c <= 1:
         yield Problem("algorithm.clip_ratio_c", a.clip_ratio_c, "must be above 1", "3 is usual", Stage.UPDATE)
+    if a.loss_mode == "vanilla" and a.clip_ratio_high >= 1:
+        over = round(a.clip_ratio_high - 1, 6)
+        yield Problem(
+            "algorithm.clip_ratio_high",
+            a.clip_ratio_high,
+            f"is added to 1: only a ratio above {1 + a.clip_ratio_high:g} is clipped, and few are",
+            f"did you mean {over:g}?" if 0 < over < 1 else "0.2 to 0.28 is usual",
+            Stage.NEVER,
+            Severity.WARNING,
+        )
     if a.loss_mode == "gspo" and a.clip_ratio_high > 0.05:
         yield Problem(
             "algorithm.clip_ratio_high",

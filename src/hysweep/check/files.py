@@ -65,6 +65,12 @@ def files_exist(t: Trial) -> Iterator[Problem]:
             )
 
 
+def unseen(t: Trial) -> list[str]:
+    """Data files and the model that are not here to be looked at: on the nodes, or on a hub."""
+    files = [name for name in (*_found(t.data.train_files), *_found(t.data.val_files), t.model.path) if name.strip()]
+    return [name for name in files if not name.startswith("embedded:") and not Path(resolve(name)).exists()]
+
+
 def _found(names: list[str]) -> list[str]:
     """Names as they are given, patterns as the files that match them."""
     return [found for name in names for found in (expand([name]) if any(c in name for c in "*?[") else [name])]

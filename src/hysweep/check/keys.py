@@ -60,7 +60,8 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
         elif history := moved(key):
             now = " and ".join(f"verl.{name}" for name in history.new)
             cure = f"use {now}, or the field that sets it" if now else "leave it out"
-            yield Problem(f"verl.{key}", value, history.why, cure, Stage.NEVER)
+            stage = Stage.NEVER if key in keys else Stage.COMPOSE
+            yield Problem(f"verl.{key}", value, history.why, cure, stage)
         elif key not in keys:
             yield Problem(f"verl.{key}", value, f"verl {t.trainer.verl} has no such key", suggest(key, keys.defaults))
     runs_somewhere = t.has_gpu or t.parallelism.engine != "megatron"  # else another rule has said so

@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from math import inf
+from functools import partial
 from typing import Any
 
 from hysweep.check.numbers import either, has_shape
 from hysweep.check.rollout import legal_replicas
 from hysweep.estimate import estimate
+from hysweep.estimate.factors import kept_for, store
+from hysweep.estimate.result import NEAR
 from hysweep.schema import Problem, Severity, Stage, Trial
+from hysweep.schema.gpus import GPUS, kind_of, mistyped
 
-# Measured runs lie within 5 % of the estimate; nearer to the limit than that, it does not know.
-SURE = 0.05
-UTILISATIONS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+Fits = Callable[[Trial], bool]
+SHARES = tuple(hundredths / 100 for hundredths in range(30, 95, 5))
+BUDGETS = ("max_token_len_per_gpu", "log_prob_max_token_len_per_gpu")
 STAGES = {"training": Stage.UPDATE, "rollout with weight sync": Stage.START, "resume": Stage.START}
 
 
 def cure_of(t: Trial, group: str) -> str:
     """What would help a group of phases, of what is not chosen yet: by the estimate of the trial with it.
 
-    Changes of memory alone that let it fit, the cheapest first; else the one that helps the most; else more GPUs.
+    Changes of memory alone that let it fit, the cheapest first, and with room for the estimate's error where they can;
+    else the one that helps the most; else more GPUs.
     """
-    before = _margin(t, group)
-    helping = [(name, margin) for name, other in _changes(t) if (margin := _margin(other, group)) > before]
-    fitting: dict[str, str] = {}
-    for name, margin in helping:
-        if margin >= 0:
-            fitting.setdefault(name.partition("=")[0], name)  # of one field the first: it changes the least
-    if fitting:
-        return f"give {either(list(fitting.values())[:2])}"
-    if helping:
-        name, margin = max(helping, key=lambda pair: pair[1])
+    before, card = _margins(t), t.cluster.gpu_memory_gib or 0.0
+    others = {name for name, margin in before.items() if margin >= 0 and name != group}
+
+    def leaves(other: Trial, room: float = 0.0) -> bool:
+        margins = _margins(other)
+        return before[group] < margins[group] >= room and all(margins[name] >= 0 for name in others)
+
+    if found := cures(t, partial(leaves, room=NEAR * card)) or cures(t, leaves):
+        return f"give {either(found[:2])}"
+    changed = [(_margins(other)[group], name) for name, other in changes(t, leaves)]
+    margin, name = max(changed, default=(before[group], ""))
+    if margin > before[group]:
         return f"more cluster.nodes, or another layout: {name} alone leaves it {-margin:.0f} GiB short"
     return "more cluster.nodes, or another layout"
 
 
-def _margin(t: Trial, group: str) -> float:
-    return next((v.margin_gib for v in estimate(t).verdicts if v.group == group), inf)
+def cures(t: Trial, fits: Fits) -> list[str]:
+    """The changes with which a trial fits, the cheapest first; of one field the first, which changes the least."""
+    found: dict[str, str] = {}
+    for name, other in changes(t, fits):
+        if fits(other):
+            found.setdefault(name.partition("=")[0], name)
+    return list(found.values())
 
 
-def _changes(t: Trial) -> Iterator[tuple[str, Trial]]:
-    """Settings of memory that the trial has not, as a command line says them, in the order of what they cost."""
+def _margins(t: Trial) -> dict[str, float]:
+    return {v.group: v.margin_gib for v in estimate(t).verdicts}
+
+
+def changes(t: Trial, fits: Fits) -> Iterator[tuple[str, Trial]]:
+    """Settings of memory that the trial has not, as a command line says them, in the order of what they cost.
+
+    Of a number it is the one nearest to the trial's own that `fits`.
+    """
     m, r, on_megatron = t.memory, t.rollout, t.parallelism.engine == "megatron"
 
     def memory(**changes: Any) -> Trial:
@@ -59,13 +77,10 @@ def _changes(t: Trial) -> Iterator[tuple[str, Trial]]:
     if not (m.param_offload and m.optimizer_offload):
         both = memory(param_offload=True, optimizer_offload=True)
         yield "memory.param_offload=true memory.optimizer_offload=true", both
-    floor = -(-(t.trainer.max_prompt_length + t.trainer.max_response_length) // t.parallelism.context)
-    if t.trainer.use_dynamic_batch and t.trainer.max_token_len_per_gpu > floor:
-        less = replace(t, trainer=replace(t.trainer, max_token_len_per_gpu=floor))
-        yield f"trainer.max_token_len_per_gpu={floor}", less
+    yield from _smaller_batches(t, fits)
     if not m.use_fused_kernels:
         yield "memory.use_fused_kernels=true", memory(use_fused_kernels=True)
-    for share in UTILISATIONS:
+    for share in sorted(SHARES, key=lambda share: abs(share - r.gpu_memory_utilization)):
         if r.engine == "vllm" and share != r.gpu_memory_utilization:
             other = replace(t, rollout=replace(r, gpu_memory_utilization=share))
             yield f"rollout.gpu_memory_utilization={share:g}", other
@@ -77,6 +92,40 @@ def _changes(t: Trial) -> Iterator[tuple[str, Trial]]:
         yield "memory.optimizer_on_cpu=true", memory(optimizer_on_cpu=True)
 
 
+def _smaller_batches(t: Trial, fits: Fits) -> Iterator[tuple[str, Trial]]:
+    """The token budgets of the update, of the log-probabilities, of both: as large as fits, at least one sequence."""
+    least = -(-(t.trainer.max_prompt_length + t.trainer.max_response_length) // t.parallelism.context)
+    for names in ((BUDGETS[0],), (BUDGETS[1],), BUDGETS):
+        own = {name: getattr(t.trainer, name) for name in names}
+
+        if t.trainer.use_dynamic_batch and min(own.values()) > least:
+            fit = partial(_fit, fits=fits, t=t, budgets=own)
+            other = _at(_largest(least, max(own.values()), fit), t, own)
+            yield " ".join(f"trainer.{name}={getattr(other.trainer, name)}" for name in names), other
+
+
+def _at(tokens: int, t: Trial, budgets: Mapping[str, int]) -> Trial:
+    """A trial whose `budgets` are so many tokens at most."""
+    capped: Any = {name: min(tokens, budget) for name, budget in budgets.items()}
+    return replace(t, trainer=replace(t.trainer, **capped))
+
+
+def _fit(tokens: int, fits: Fits, t: Trial, budgets: Mapping[str, int]) -> bool:
+    return fits(_at(tokens, t, budgets))
+
+
+def _largest(least: int, above: int, fits: Callable[[int], bool]) -> int:
+    """The largest number from `least` up that fits, with two digits that count; `least` where none does."""
+    low = least
+    if not fits(least):
+        return least
+    while above - low > 1:
+        middle = (low + above) // 2
+        low, above = (middle, above) if fits(middle) else (low, middle)
+    step = int(10 ** max(len(str(low)) - 2, 0))
+    return max(low // step * step, least)
+
+
 def memory_is_known(t: Trial) -> Iterator[Problem]:
     """Advice: whether it fits cannot be looked at where nobody says what the GPUs have."""
     if t.has_gpu and t.cluster.gpu_memory_gib is None:
@@ -85,23 +134,42 @@ def memory_is_known(t: Trial) -> Iterator[Problem]:
         yield Problem("cluster.gpu_memory_gib", "null", why, cure, Stage.NEVER, Severity.WARNING)
 
 
+def gpu_is_what_it_says(t: Trial) -> Iterator[Problem]:
+    """Advice: a name that is a slip of a kind's, and a memory that such a card has not. A site's own names may be."""
+    c = t.cluster
+    if not c.gpu:
+        return
+    kind = kind_of(c.gpu)
+    has = GPUS[kind] if kind else None
+    if kind is None and (meant := mistyped(c.gpu)):
+        why, cure = "is no GPU that is known", f"did you mean {meant}?"
+        yield Problem("cluster.gpu", c.gpu, why, cure, Stage.NEVER, Severity.WARNING)
+    elif has and c.gpu_memory_gib is not None and abs(c.gpu_memory_gib - has) > NEAR * has:
+        why, cure = f"of a {kind} is {has:g} GiB", f"give {has:g}, or the cluster.gpu that it is"
+        yield Problem("cluster.gpu_memory_gib", c.gpu_memory_gib, why, cure, Stage.NEVER, Severity.WARNING)
+
+
 def memory_fits(t: Trial) -> Iterator[Problem]:
     """A phase that is over the GPU's memory by more than the estimate errs; one that is near it is a warning."""
     if not t.has_gpu or t.cluster.gpu_memory_gib is None or not has_shape(t):
         return
-    card = t.cluster.gpu_memory_gib
     for verdict in estimate(t).verdicts:
-        near = SURE * card
-        if verdict.margin_gib >= near:
+        if verdict.fits and verdict.is_sure:
             continue
-        is_over = verdict.margin_gib < -near
-        why = f"{verdict.group}: {verdict.why}, by the estimate"
-        cure = f"see `hysweep estimate`, `hysweep layouts`; {cure_of(t, verdict.group)}"
+        is_error = verdict.is_sure
+        near = "" if is_error else "; --strict stops what is so near"
         yield Problem(
             "cluster.gpu_memory_gib",
-            card,
-            why if is_over else f"{why}: too near to be sure",
-            cure,
+            t.cluster.gpu_memory_gib,
+            f"{verdict.group} {verdict.words} ({verdict.why})",
+            f"see `hysweep estimate`, `hysweep layouts`; {cure_of(t, verdict.group)}{near}",
             STAGES[verdict.group],
-            Severity.ERROR if is_over else Severity.WARNING,
+            Severity.ERROR if is_error else Severity.WARNING,
         )
+
+
+def calibration_is_readable(t: Trial) -> Iterator[Problem]:
+    """Advice: a factor that was kept for the cluster, and that nobody can take."""
+    if t.has_gpu and (fault := kept_for(t.cluster).fault):
+        why, cure = f"{fault}, and none is taken", "run `hysweep estimate --calibrate DIR` again, or remove it"
+        yield Problem("calibration", store(), why, cure, Stage.NEVER, Severity.WARNING)

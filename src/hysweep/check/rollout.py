@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 
 from hysweep.check import legal
@@ -10,6 +11,8 @@ from hysweep.check.numbers import divisors_of, either, has_shape, nearest_to
 from hysweep.compile import (
     uses_v1,
 )
+from hysweep.estimate import estimate
+from hysweep.estimate.memory import ROLLOUT
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 
@@ -17,10 +20,10 @@ def rollout_grid_divides_world(t: Trial) -> Iterator[Problem]:
     """world % (rollout tensor * data) == 0; found out after actor and reference are loaded."""
     each = t.rollout.tensor * t.rollout.data
     if t.world_size % each:
-        tensors = legal_replicas(t)
+        tensors = replicas_that_fit(t)
         beside = f" beside rollout.data={t.rollout.data}" if t.rollout.data > 1 else ""
         if not tensors:
-            tensors, beside = legal_replicas(t, 1), " and rollout.data=1"
+            tensors, beside = replicas_that_fit(t, 1), " and rollout.data=1"
         yield Problem(
             "rollout.tensor * data",
             each,
@@ -41,6 +44,17 @@ def legal_replicas(t: Trial, data: int | None = None) -> list[int]:
         and legal.replica_fills(t.world_size, t.cluster.gpus_per_node, d, data)
         and (not has_shape(t) or legal.heads_split(s.num_attention_heads, s.num_key_value_heads, d))
     ]
+
+
+def replicas_that_fit(t: Trial, data: int | None = None) -> list[int]:
+    """Of those the ones that the estimate lets hold the model; all where it knows of none, or is not asked."""
+    legal_ones = legal_replicas(t, data)
+    if not t.has_gpu or t.cluster.gpu_memory_gib is None or not has_shape(t):
+        return legal_ones
+    rollout = replace(t.rollout, data=data or t.rollout.data)
+    others = {d: estimate(replace(t, rollout=replace(rollout, tensor=d))) for d in legal_ones}
+    fitting = [d for d, found in others.items() if all(v.fits for v in found.verdicts if v.group == ROLLOUT)]
+    return fitting or legal_ones
 
 
 def rollout_experts_fill_replica(t: Trial) -> Iterator[Problem]:
@@ -177,7 +191,7 @@ def replica_fits_nodes(t: Trial) -> Iterator[Problem]:
             "rollout.tensor * data",
             whole,
             f"must be a multiple of the {per_node} GPUs of a node, or less",
-            f"try rollout.tensor of {either(nearest_to(r.tensor, legal_replicas(t) or legal_replicas(t, 1)))}",
+            f"try rollout.tensor of {either(nearest_to(r.tensor, replicas_that_fit(t) or replicas_that_fit(t, 1)))}",
             Stage.START,
         )
     else:

@@ -64,6 +64,8 @@ RULES: tuple[Rule, ...] = (
     keys.environment_is_free,
     memory.memory_fits,
     memory.memory_is_known,
+    memory.calibration_is_readable,
+    memory.gpu_is_what_it_says,
     topology.bridge_knows_model,
     topology.weights_have_names_of_engine,
     topology.shape_is_known,

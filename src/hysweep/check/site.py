@@ -350,9 +350,8 @@ def disk_problems(t: Trial, parallel: int, trials: int, free_gib: float) -> list
     at_end = size * (most * min(parallel, trials) + stays * max(0, trials - parallel))
     for needed, when in ((at_once, "while it runs"), (at_end, "in the end, with those of the trials that are over")):
         if needed > free_gib:
-            why = (
-                f"checkpoints of {size:,.0f} GiB take {at_least}{needed:,.0f} GiB {when}, and {free_gib:,.0f} are free"
-            )
+            free = f"{free_gib:,.0f} are free there, as this machine sees it"
+            why = f"checkpoints of {size:,.0f} GiB take {at_least}{needed:,.0f} GiB {when}, and {free}"
             cure = "give trainer.checkpoints_kept, another study.root, or delete those of trials that are over"
             return [_warned("trainer.checkpoints_kept", str(t.trainer.checkpoints_kept or "null"), why, cure)]
     return []

@@ -18,7 +18,7 @@ from hysweep.check.numbers import (
     nearest_to,
     transformer_config,
 )
-from hysweep.check.rollout import legal_replicas
+from hysweep.check.rollout import replicas_that_fit
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 ALIGNED = 8  # elements: 16 bytes of 16 bit each, which kernels load at once
@@ -151,28 +151,17 @@ def tensor_divides_model(t: Trial) -> Iterator[Problem]:
     if not has_shape(t):
         return
     s = t.model.shape
-    sides = [("rollout.tensor", t.rollout.tensor, legal_replicas(t))]
+    sides = {"rollout.tensor": t.rollout.tensor}
     if t.parallelism.engine == "megatron":
-        sides.append(("parallelism.tensor", t.parallelism.tensor, legal_tensors(t, t.world_size)))
-    for key, tensor, legal_ones in sides:
+        sides["parallelism.tensor"] = t.parallelism.tensor
+    for key, tensor in sides.items():
         if legal.heads_split(s.num_attention_heads, s.num_key_value_heads, tensor):
             continue
-        if s.num_attention_heads % tensor:
-            yield Problem(
-                key,
-                tensor,
-                f"must divide num_attention_heads = {s.num_attention_heads}",
-                f"try {either(nearest_to(tensor, legal_ones))}",
-                Stage.START,
-            )
-        else:
-            yield Problem(
-                key,
-                tensor,
-                f"must divide num_key_value_heads = {s.num_key_value_heads}, or be a multiple of it",
-                f"try {either(nearest_to(tensor, legal_ones))}",
-                Stage.START,
-            )
+        why = f"must divide num_attention_heads = {s.num_attention_heads}"
+        if s.num_attention_heads % tensor == 0:
+            why = f"must divide num_key_value_heads = {s.num_key_value_heads}, or be a multiple of it"
+        legal_ones = replicas_that_fit(t) if key == "rollout.tensor" else legal_tensors(t, t.world_size)
+        yield Problem(key, tensor, why, f"try {either(nearest_to(tensor, legal_ones))}", Stage.START)
 
 
 def experts_split(t: Trial) -> Iterator[Problem]:

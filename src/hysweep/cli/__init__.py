@@ -119,6 +119,7 @@ def check(
     "--calibrate", is_flag=True, help="Take DIRs of runs instead: compare with what verl measured, keep the factor."
 )
 @click.option("--no-calibration", is_flag=True, help="Leave out a factor that was kept.")
+@click.option("--forget", is_flag=True, help="Remove the factor that was kept for the cluster that is named.")
 @JSON
 @SWEEP
 @CONFIG_DIR
@@ -128,15 +129,19 @@ def estimate(
     html: Path | None,
     calibrate: bool,
     no_calibration: bool,
+    forget: bool,
     as_json: bool,
     config_dirs: tuple[str, ...],
 ) -> None:
     """Say what memory a trial needs, by phase and part, and whether it fits: training, rollout, resume."""
     from hysweep.cli.estimate import calibrate as compare
     from hysweep.cli.estimate import estimate as answer
+    from hysweep.cli.estimate import forget as remove
 
     if calibrate:
         sys.exit(compare(list(overrides), as_json))
+    if forget:
+        sys.exit(remove(list(overrides), [Path(d) for d in config_dirs]))
     sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], as_json, html, not no_calibration))
 
 
@@ -194,7 +199,9 @@ def simulate(
 
 
 @hysweep.command(epilog="Example: hysweep layouts experiment=hy3_dapo_math --sort kv_sequences")
-@click.option("--sort", default="seconds", metavar="COLUMN", help="seconds, margin_gib, kv_sequences, longest, ...")
+@click.option("--sort", default="seconds", metavar="COLUMN", help="seconds (step), train_gib, rollout_gib, resume_gib, "
+              "margin_gib (free), kv_sequences (seqs), longest, nodes, tensor, pipeline, context, expert, "
+              "rollout_tensor.")  # fmt: skip
 @click.option("--top", default=10, type=click.IntRange(1, 1000), help="How many to show, or to sweep.")
 @click.option("--any-nodes", is_flag=True, help="Also on fewer nodes than the cluster's.")
 @click.option("--sweep", type=click.Path(path_type=Path), metavar="NAME.yaml", help="Write a sweep of them.")

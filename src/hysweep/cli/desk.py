@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from hysweep.check import errors
+from hysweep.check.files import unseen
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer, text_of
@@ -65,13 +66,17 @@ def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_js
     click.echo(
         f"{count}: "
         + (
-            f"{len(bad)} cannot run"
+            f"{len(bad)} to mend"
             if bad
             else "no problem found"
             if not any(p.problems for p in looked)
             else "all can run"
         )
     )
+    away = list(dict.fromkeys(name for p in looked if p.trial is not None for name in unseen(p.trial)))
+    if away:
+        more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+        click.echo(f"not looked at, since it is not on this machine: {', '.join(away[:3])}{more}")
     return 1 if bad else 0
 
 
@@ -100,6 +105,8 @@ def check_command(file: str, overrides: list[str], given: Sequence[str], strict:
         click.echo(str(note))
     found = "no problem found" if not problems else f"{len(bad)} to mend" if bad else "it can run"
     click.echo(f"{len(imported.rows)} overrides looked at, for verl {verl}: {found}")
+    click.echo("not looked at: files, and memory, since a command does not say which GPUs it is for "
+               "(`hysweep import`, then `hysweep estimate`)")  # fmt: skip
     return 1 if bad else 0
 
 
@@ -177,11 +184,18 @@ def _disk(trial: Trial, definition: Definition) -> dict[str, float | int | None]
 
 LATE = {
     Stage.COMPOSE: "the trainer refuses it",
-    Stage.NEVER: "the trainer would say nothing",
+    Stage.NEVER: "it would run, and say nothing",
     Stage.START: "it would fail at start",
     Stage.ROLLOUT: "it would fail after the first rollout",
     Stage.UPDATE: "it would fail at the first update",
 }
+
+
+def _late(problem: Problem) -> str:
+    """When the trainer would stumble; a warning of what is not sure to happen says so."""
+    late = LATE[problem.stage]
+    is_sure = problem.severity is Severity.ERROR or problem.stage is Stage.NEVER
+    return late if is_sure else late.replace("would", "may")
 
 
 def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
@@ -200,7 +214,7 @@ def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
     for problem, where in rows:
         word = "warning" if problem.severity is Severity.WARNING else "problem"
         at = f"  [{where}]" if where else ""
-        click.echo(f"{word}: {problem} ({LATE[problem.stage]}){at}", err=err)
+        click.echo(f"{word}: {problem} ({_late(problem)}){at}", err=err)
 
 
 def _where(looked: Sequence[Preview], where: Sequence[Preview]) -> str:
@@ -222,7 +236,7 @@ def _print_table(rows: Sequence[tuple[Problem, str]], err: bool) -> None:
         is_warning = problem.severity is Severity.WARNING
         mark = Text("warning", "yellow") if is_warning else Text("problem", "red")
         what = Text(f"{problem.key} = {problem.value}\n", "bold")
-        late = Text(LATE[problem.stage] + (f" ({where})" if where else ""), "dim")
+        late = Text(_late(problem) + (f" ({where})" if where else ""), "dim")
         table.add_row(mark, Text.assemble(what, f"{problem.why}\n", (f"{problem.cure}\n", "green"), late))
     Console(stderr=err).print(table)
 

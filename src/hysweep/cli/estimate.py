@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import click
-import platformdirs
 from rich.console import Console
 from rich.table import Table
 
 from hysweep.check import check_trial, errors
-from hysweep.check.memory import cure_of, memory_fits
+from hysweep.check.memory import calibration_is_readable, cure_of, memory_fits
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
 from hysweep.estimate import Estimate
 from hysweep.estimate import estimate as estimate_trial
-from hysweep.estimate.calibration import LEAST, METRIC, MOST, Comparison, compare, factor_of
+from hysweep.estimate.calibration import METRIC, Comparison, compare, factor_of
+from hysweep.estimate.factors import LEAST, MOST, entries, is_size, kept_for, place, store
 from hysweep.estimate.memory import PARTS
 from hysweep.estimate.page import page
 from hysweep.estimate.result import PHASES
-from hysweep.schema import BadInput, Cluster, Problem
-from hysweep.track import AttemptDirectory, Cause, StudyDirectory, TrialDirectory, read_json, write_json, write_text
+from hysweep.schema import BadInput, Problem
+from hysweep.track import AttemptDirectory, Cause, StudyDirectory, TrialDirectory, write_json, write_text
 
-NOT_FIT = "[red]does not fit[/]"
-AGAIN = "run `hysweep estimate --calibrate DIR` again, or remove it"
 RAN_OUT = (Cause.CUDA_OOM, Cause.HOST_OOM)
 
 
@@ -40,8 +37,9 @@ def estimate(
         key = next(iter(composition.space))
         raise BadInput(Problem(key, "varies", "an estimate is of one trial", "give it one value"))
     trial = composition.trial
-    factor = stored_factor(trial.cluster) if is_calibrated else None
-    found = estimate_trial(trial, factor or 1.0)
+    found = estimate_trial(trial, None if is_calibrated else 1.0)
+    for warning in calibration_is_readable(trial) if is_calibrated else ():
+        click.echo(f"warning: {warning}", err=True)
     if html is not None:
         c = trial.cluster
         title = f"{trial.model.name} on {c.nodes} × {c.gpus_per_node} {c.gpu}: memory of a GPU, estimated"
@@ -54,16 +52,18 @@ def estimate(
         click.echo(json.dumps(found.as_dict(), indent=1))
     else:
         _print(found, is_sound=not faults)
-        if factor is not None:
+        if is_calibrated and (factor := kept_for(trial.cluster).factor) is not None:
             click.echo(
-                f"calibrated: torch's part times {factor:.3f}, from {_store()} ({_place(trial.cluster)}); "
-                "--no-calibration leaves it out"
+                f"calibrated: torch's part times {factor:.3f}, from {store()} ({place(trial.cluster)}); "
+                "--no-calibration leaves it out, --forget removes it"
             )
+        if html is not None:
+            click.echo(f"written: {html}")
     for verdict in found.verdicts:
         if not verdict.fits:
-            click.echo(
-                f"{verdict.group} does not fit: see `hysweep layouts`; {cure_of(trial, verdict.group)}", err=True
-            )
+            known = "" if verdict.is_sure else " (`hysweep check` warns, and lets it run without --strict)"
+            cure = f"see `hysweep layouts`; {cure_of(trial, verdict.group)}"
+            click.echo(f"{verdict.group} {verdict.words}{known}: {cure}", err=True)
     for fault in faults:
         click.echo(f"problem: {fault}", err=True)
     return 0 if found.fits and not faults else 1
@@ -114,8 +114,9 @@ def _print(found: Estimate, is_sound: bool) -> None:
     where = "" if tightest.stage == "all" else f", {tightest.stage} stage"
     facts.add_row("tightest", f"{PHASES[tightest.phase]}{where}: {tightest.total_gib:.1f} GiB")
     for v in found.verdicts:
-        word = ("[green]fits[/]" if is_sound else "[yellow]would fit, but for the problems[/]") if v.fits else NOT_FIT
-        facts.add_row(v.group, f"{word}, {v.margin_gib:+.1f} GiB ({v.why})")
+        colour = "red" if not v.fits else "yellow" if not (v.is_sure and is_sound) else "green"
+        words = v.words if is_sound else v.words.replace("fits", "would fit, but for the problems", 1)
+        facts.add_row(v.group, f"[{colour}]{words}[/] ({v.why})")
     console.print(facts)
 
 
@@ -131,20 +132,21 @@ def calibrate(directories: list[str], as_json: bool) -> int:
         if end is not None and end.cause in RAN_OUT:  # its last peak is of an allocation that was refused
             passed_over[name] = f"ended by {end.cause}: its peak is not what the run takes"
             continue
-        peaks = [(step, data[METRIC]) for step, data in attempt.metrics() if _is_size(data.get(METRIC))]
+        peaks = [(step, data[METRIC]) for step, data in attempt.metrics() if is_size(data.get(METRIC))]
         try:
             trial = load_trial(attempt.trial.config_file.read_text(encoding="utf-8"))
-            comparison = compare(name, estimate_trial(trial), peaks)
+            comparison = compare(name, estimate_trial(trial, 1.0), peaks)
         except BadInput as e:
             passed_over[name] = str(e)
             continue
         except Exception as e:  # what a frozen trial of another version may hold is not known
-            passed_over[name] = f"its trial.yaml cannot be read ({type(e).__name__})"
+            said = next(iter(str(e).strip().splitlines()), "")
+            passed_over[name] = f"its trial.yaml cannot be read ({type(e).__name__}: {said})"
             continue
         if comparison is None:
             passed_over[name] = f"fewer than two steps with {METRIC}"
         else:
-            compared.setdefault(_place(trial.cluster), []).append(comparison)
+            compared.setdefault(place(trial.cluster), []).append(comparison)
     factors = {place: factor for place, of in compared.items() if (factor := factor_of(of)) is not None}
     if factors:
         _keep(factors, compared)
@@ -172,10 +174,12 @@ def _print_comparisons(
         Console().print(table)
     for name, why in passed_over.items():
         click.echo(f"{name}: {why}")
-    for place, factor in factors.items():
-        click.echo(f"{place}: torch's part times {factor:.3f} from now on; kept in {_store()}")
-    for place in compared.keys() - factors.keys():
-        click.echo(f"{place}: no factor, every run is off by more than {LEAST:g} to {MOST:g} times")
+    for where, factor in factors.items():
+        click.echo(f"{where}: torch's part times {factor:.3f} from now on; kept in {store()}")
+    for where in sorted(compared.keys() - factors.keys()):
+        click.echo(f"{where}: no factor: measured / estimated is below {LEAST:g} or above {MOST:g} in every run")
+        if where in (entries(store()) or {}):
+            click.echo(f"{where}: the factor that was kept before stays in use; `--forget` removes it")
 
 
 def _attempts(directory: Path) -> Iterator[AttemptDirectory]:
@@ -192,46 +196,26 @@ def _attempts(directory: Path) -> Iterator[AttemptDirectory]:
     yield from found
 
 
-def _is_size(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-
-
-def _store() -> Path:
-    return platformdirs.user_config_path("hysweep") / "calibration.json"
-
-
-def _place(cluster: Cluster) -> str:
-    """What a factor belongs to: the option of the cluster and the kind of its GPU."""
-    return f"{cluster.name}/{cluster.gpu}"
-
-
-def stored_factor(cluster: Cluster) -> float | None:
-    """The factor of a cluster, or None where none is kept; of what is kept and makes no sense a line is said."""
-    entries = _kept()
-    if entries is None:
-        click.echo(f"warning: {_store()} cannot be read, and no factor is taken: {AGAIN}", err=True)
-        return None
-    if (entry := entries.get(_place(cluster))) is None:
-        return None
-    factor = entry.get("factor") if isinstance(entry, dict) else None
-    if _is_size(factor) and LEAST <= factor <= MOST:
-        return factor
-    why = f"holds no factor from {LEAST:g} to {MOST:g} for {_place(cluster)}"
-    click.echo(f"warning: {_store()} {why}, and none is taken: {AGAIN}", err=True)
-    return None
-
-
-def _kept() -> dict[str, Any] | None:
-    """The factors of all clusters; None where there is something else in their place."""
-    if not _store().exists():
-        return {}
-    kept: Any = read_json(_store())
-    return kept if isinstance(kept, dict) else None
+def forget(overrides: list[str], config_dirs: Sequence[Path]) -> int:
+    """Remove the factor of the cluster that the overrides name. 1 where none is kept."""
+    cluster = Composer(config_dirs).compose(overrides).trial.cluster
+    kept = entries(store()) or {}
+    if place(cluster) not in kept:
+        click.echo(f"{place(cluster)}: no factor is kept in {store()}", err=True)
+        return 1
+    _write({name: entry for name, entry in kept.items() if name != place(cluster)})
+    click.echo(f"{place(cluster)}: forgotten; estimates are the formulas' own")
+    return 0
 
 
 def _keep(factors: dict[str, float], compared: dict[str, list[Comparison]]) -> None:
-    entries = _kept() or {}
-    for place, factor in factors.items():
-        entries[place] = {"factor": factor, "runs": [c.name for c in compared[place] if c.is_usable]}
-    _store().parent.mkdir(parents=True, exist_ok=True)
-    write_json(_store(), entries)
+    kept = dict(entries(store()) or {})
+    for where, factor in factors.items():
+        kept[where] = {"factor": factor, "runs": [c.name for c in compared[where] if c.is_usable]}
+    _write(kept)
+
+
+def _write(kept: dict[str, Any]) -> None:
+    store().parent.mkdir(parents=True, exist_ok=True)
+    write_json(store(), kept)
+    entries.cache_clear()

@@ -22,13 +22,14 @@ STDIN = "-"
 
 def import_(file: str, output: Path | None, verl: str, given: Sequence[str], force: bool, as_json: bool) -> int:
     """0: the experiment comes to what the script does; 1: it is written, and something differs or was left out."""
+    content = read(file)
     if as_json and output is None:
         raise BadInput(Problem("--json", "stdout", "is where the experiment goes", "add -o FILE"))
     if output is not None and output.exists() and not force:
         raise BadInput(Problem("--output", output, "is there already", "give another, or add --force"))
     is_site = output is not None and output.absolute().parent.name == "cluster"
     name = file if file != STDIN else "stdin"
-    imported = import_script(read(file), name, _label(file, output), verl, variables(given), is_site)
+    imported = import_script(content, name, _label(file, output), verl, variables(given), is_site)
     if output is None:
         click.echo(imported.text, nl=False)
     else:

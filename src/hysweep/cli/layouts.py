@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hysweep.check import check_trial, errors
-from hysweep.check.memory import cure_of, memory_fits
-from hysweep.cli.sweep_file import write_sweep
+from hysweep.check.memory import cures, memory_fits
+from hysweep.check.numbers import either
+from hysweep.cli.sweep_file import time_limit_min, write_sweep
 from hysweep.compose import Composer
-from hysweep.estimate import estimate
 from hysweep.schema import BadInput, Problem, Trial
 from hysweep.schema.override import emit
 
@@ -28,6 +30,13 @@ SHOWN = {
     "margin_gib": "free", "kv_sequences": "seqs",
     "longest": "longest",
 }  # fmt: skip
+
+
+MOST_GPUS = 1024  # of the clusters that a cure looks at
+WIDE = 160  # columns, where nobody looks: nothing is cut
+LEGEND = """\
+step: seconds, predicted and not measured: to rank by. train, roll, resume, free: GiB of a GPU, at the fullest.
+seqs: whole sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."""
 
 
 def layouts(
@@ -54,11 +63,23 @@ def layouts(
     order = found.order(sort)
     rows = list(as_rows(found, order, top))
     if sweep is not None:
-        write_sweep(sweep, overrides, config_dirs, [found.overrides(int(row)) for row in order[:top]])
-    if not rows:
-        click.echo(f"no layout to offer: {_cure(composition.trial, found, given)}", err=True)
+        chosen = found.distinct(order, sort)[:top]
+        slowest = max(found.table["seconds"][chosen], default=0.0)
+        said = ["--sort", sort, "--top", str(top), *(["--any-nodes"] if any_nodes else [])]
+        write_sweep(
+            sweep,
+            overrides,
+            config_dirs,
+            [found.overrides(int(row)) for row in chosen],
+            said,
+            min(composition.trial.cluster.timeout_min, time_limit_min(slowest)),
+        )
+    cure = None if rows else _cure(composition.trial, found, any_nodes, given)
+    if cure:
+        click.echo(f"no layout to offer: {cure}", err=True)
     if as_json:
-        click.echo(json.dumps({"legal": found.legal, "fitting": found.fitting, "layouts": rows}, indent=1))
+        told = {"legal": found.legal, "fitting": found.fitting, "layouts": rows, "cure": cure}
+        click.echo(json.dumps(told, indent=1))
         return 0 if rows else 1
     if rows:
         _print(rows)
@@ -68,11 +89,7 @@ def layouts(
         f"{card.gpu_memory_gib} GiB" + (f"; the best {len(rows)} by {sort}" if rows else "")
     )
     if rows:
-        click.echo(
-            "step: seconds, roughly, to rank by. train, roll, resume, free: GiB of a GPU, at the\n"
-            "fullest. seqs: whole\n"
-            "sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."
-        )
+        click.echo(LEGEND)
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
         click.echo(f"the first: {best}")
     if sweep is not None and rows:
@@ -83,9 +100,9 @@ def layouts(
     return 0 if rows else 1
 
 
-def _cure(trial: Trial, found: Found, given: Collection[str]) -> str:
-    """What may help where no layout is both legal and fits."""
-    from hysweep.layouts.search import FIELDS
+def _cure(trial: Trial, found: Found, any_nodes: bool, given: Collection[str]) -> str:
+    """What helps where no layout is both legal and fits: changes of memory with which some layout does."""
+    from hysweep.layouts.search import FIELDS, search
 
     held = [field for field, _ in FIELDS.values() if field in given]
     other = [f"leave out {' or '.join(held)}"] if held else []
@@ -93,9 +110,12 @@ def _cure(trial: Trial, found: Found, given: Collection[str]) -> str:
         if errors(check_trial(trial, without=[memory_fits])):
             return "none is legal; `hysweep check` says why"
         return "; or ".join(["none is legal of those that are looked at", *(other or ["take another cluster.nodes"])])
-    short = [verdict.group for verdict in estimate(trial).verdicts if not verdict.fits]
-    cures = list(dict.fromkeys(cure_of(trial, group) for group in short))  # each is short by itself: all are needed
-    return "; or ".join([*other, *([" and ".join(cures)] if cures else []), "more cluster.nodes"])
+    helping = cures(trial, lambda changed: search(changed, any_nodes, given).fitting > 0)
+    nodes = [trial.cluster.nodes * times for times in (2, 4, 8, 16) if trial.world_size * times <= MOST_GPUS]
+    grown = (replace(trial, cluster=replace(trial.cluster, nodes=n)) for n in nodes)
+    enough = next((bigger.cluster.nodes for bigger in grown if search(bigger, given=given).fitting), None)
+    more = f"give cluster.nodes={enough}" if enough else "take more cluster.nodes"
+    return "; or ".join([*other, *([f"give {either(helping[:2])}"] if helping else []), more])
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
@@ -110,7 +130,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(_text(row, name) for name in shown))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
 def _text(row: dict[str, Any], name: str) -> str:

@@ -11,7 +11,8 @@ from hysweep.cli import hysweep
 HEAD = """# Every verb
 
 Made of the command line itself. Exit codes of all: 0 done · 1 the answer is no (problems found, nothing completed) ·
-2 the question could not be taken · 130 interrupted, a clean detach too.
+2 the question could not be taken · 130 interrupted, a clean detach too. With 2 the reason is on stderr and nothing on
+stdout, with `--json` too.
 """
 
 

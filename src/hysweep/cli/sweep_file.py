@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,13 +21,21 @@ STEPS = 4  # the first warms up; `reduce` takes the last two
 
 
 def write_sweep(
-    path: Path, overrides: Sequence[str], config_dirs: Sequence[Path], best: Sequence[Mapping[str, int | None]]
+    path: Path,
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path],
+    best: Sequence[Mapping[str, int | None]],
+    asked: Sequence[str] = (),
+    timeout_min: int | None = None,
 ) -> None:
-    """Writes it, once it has been read back. Raises BadInput where it has no place, or cannot be read."""
+    """Writes it, once it has been read back. Raises BadInput where it has no place, or cannot be read.
+
+    asked: how the layouts were asked for, beside the overrides; timeout_min: of a job, unless the overrides say it.
+    """
     _refuse_place(path)
     if not best:
         raise BadInput(Problem("--sweep", path, "no layout fits, so there is nothing to sweep", "see hysweep estimate"))
-    text = _text(overrides, best)
+    text = _text(overrides, best, asked, timeout_min)
     with tempfile.TemporaryDirectory() as directory:
         draft = Path(directory) / path.name
         draft.write_text(text, encoding="utf-8")
@@ -50,7 +59,17 @@ def _refuse_place(path: Path) -> None:
         raise BadInput(Problem("--sweep", path, "is there already", "give another name, or remove it"))
 
 
-def _text(overrides: Sequence[str], best: Sequence[Mapping[str, int | None]]) -> str:
+def time_limit_min(step_seconds: float) -> int:
+    """Of a job of the sweep: its steps, thrice as slow as predicted, and an hour to start."""
+    return 60 + 30 * math.ceil(3 * STEPS * step_seconds / 60 / 30)
+
+
+def _text(
+    overrides: Sequence[str],
+    best: Sequence[Mapping[str, int | None]],
+    asked: Sequence[str],
+    timeout_min: int | None,
+) -> str:
     """Layouts that differ vary together, as the points that run first; what they share is set."""
     values = {name: list(dict.fromkeys(layout[name] for layout in best)) for name in best[0]}
     varied = [name for name, found in values.items() if len(found) > 1]
@@ -72,13 +91,14 @@ def _text(overrides: Sequence[str], best: Sequence[Mapping[str, int | None]]) ->
         "trainer.validate_before": False,
         "trainer.validate_every": -1,
         "trainer.save_every": -1,
+        **({"cluster.timeout_min": timeout_min} if timeout_min else {}),
     }
     for name, value in (settings | given).items():
         _put(tree, name.split("."), value)
     head = [
         "# @package _global_",
-        f"# Which of the {len(best)} best layouts is the fastest, by a few steps of each? From",
-        *(f"# {line}" for line in f"hysweep layouts {' '.join(overrides)}".splitlines()),
+        f"# Which of these {len(best)} layouts is the fastest, by a few steps of each? From",
+        *(f"# {line}" for line in f"hysweep layouts {' '.join([*overrides, *asked])}".splitlines()),
     ]
     tree = ({"defaults": options} if options else {}) | tree
     # by OmegaConf's dumper, which puts quotes where OmegaConf would read something else

@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from hysweep.estimate.factors import LEAST, MOST
 from hysweep.estimate.result import Estimate
 
 METRIC = "actor/perf/max_memory_allocated_gb"
-# Beyond these the run is of another configuration than its file says, and no overhead.
-LEAST, MOST = 0.5, 2.0
 
 
 @dataclass(frozen=True, slots=True)

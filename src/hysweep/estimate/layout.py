@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hysweep.estimate.factors import kept_for
 from hysweep.estimate.formulas import MIB, Number
 from hysweep.schema import BadInput, Memory, Problem, Shape, Stage, Trial
 
@@ -21,6 +22,7 @@ class Job:
     engine_bytes    of a number in the rollout engine
     saves           checkpoints are written
     longest         tokens of the longest sequence; `engine_longest` as the rollout engine allows it
+    calibration     what measured runs of the cluster multiply torch's part by; 1: none
     """
 
     shape: Shape
@@ -38,6 +40,7 @@ class Job:
     card: float  # bytes of a GPU
     gpus_per_node: int
     saves: bool
+    calibration: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,11 @@ class Layout:
     engine_sequences: Number
 
 
-def job_of(trial: Trial) -> Job:
-    """The fixed part; BadInput where no GPU is named, or not how much memory it has."""
+def job_of(trial: Trial, calibration: float | None = None) -> Job:
+    """The fixed part; BadInput where no GPU is named, or not how much memory it has.
+
+    Without a `calibration` the factor that is kept for the cluster is taken.
+    """
     if trial.cluster.gpu is None or trial.cluster.gpu_memory_gib is None:
         name = "gpu" if trial.cluster.gpu is None else "gpu_memory_gib"
         raise BadInput(
@@ -122,6 +128,7 @@ def job_of(trial: Trial) -> Job:
         card=trial.cluster.gpu_memory_gib * 2**30,
         gpus_per_node=trial.cluster.gpus_per_node,
         saves=t.save_every > 0,
+        calibration=(kept_for(trial.cluster).factor or 1.0) if calibration is None else calibration,
     )
 
 

@@ -202,7 +202,20 @@ def uses(job: Job, layout: Layout) -> dict[str, dict[str, Use]]:
     counted = count_parameters(job.shape)
     engine = engine_of(job, layout, counted)
     sizes = stage_sizes(job, layout, counted)
-    return {name: _phases(job, layout, counted, size, engine) for name, size in sizes.items()}
+    return {
+        name: {
+            phase: _calibrated(use, job.calibration)
+            for phase, use in _phases(job, layout, counted, size, engine).items()
+        }
+        for name, size in sizes.items()
+    }
+
+
+def _calibrated(use: Use, factor: float) -> Use:
+    if factor == 1:
+        return use
+    parts = use.parts | {CALIBRATION: (factor - 1) * use.torch}
+    return Use({name: parts[name] for name in PARTS if name in parts}, use.overlap)
 
 
 def _phases(job: Job, layout: Layout, counted: Parameters, size: StageSize, engine: Engine) -> dict[str, Use]:

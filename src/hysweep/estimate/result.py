@@ -12,6 +12,8 @@ from hysweep.estimate.layout import Job, Layout, job_of, layout_of
 from hysweep.estimate.parameters import count_parameters
 from hysweep.schema import Trial
 
+# Measured runs lie within so much of the estimate, as a share of the GPU's memory: nearer to its limit it is not sure.
+NEAR = 0.05
 # As people say it, in tables and sentences.
 PHASES = {
     "train": "update",
@@ -56,14 +58,24 @@ class StageInfo:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a group of phases fits; the margin is of its fullest phase and stage, and `why` says what decided."""
+    """Whether a group of phases fits; the margin is of its fullest phase and stage, and `why` says what decided.
+
+    is_sure: the margin, or what is lacking, is more than the estimate errs by (`NEAR` of the GPU's memory).
+    """
 
     group: str
     fits: bool
+    is_sure: bool
     margin_gib: float
     phase: str
     stage: str
     why: str
+
+    @property
+    def words(self) -> str:
+        by = f"{abs(self.margin_gib):.1f} GiB"
+        said = f"fits, {by} to spare" if self.fits else f"does not fit by {by}"
+        return said if self.is_sure else f"{said}, within the estimate's error of {NEAR * 100:g} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +147,17 @@ class Estimate:
         return found | {"fits": self.fits, "tightest": {"phase": tightest.phase, "stage": tightest.stage}}
 
 
-def estimate(trial: Trial, calibration: float = 1.0) -> Estimate:
+def estimate(trial: Trial, calibration: float | None = None) -> Estimate:
     """The memory that a trial needs, by arithmetic; BadInput where its cluster names no GPU or not its memory.
 
-    `calibration` multiplies what torch allocates (see `hysweep.estimate.calibration`).
+    `calibration` multiplies what torch allocates; without one it is the cluster's own (`hysweep.estimate.factors`).
     """
-    job, layout = job_of(trial), layout_of(trial)
+    job, layout = job_of(trial, calibration), layout_of(trial)
     sizes = m.stage_sizes(job, layout, count_parameters(job.shape))
     by_stage = m.uses(job, layout)
     names = _names(trial.parallelism.pipeline if job.engine == "megatron" else 1)
     uses = tuple(
-        _stage_use(phase, shown, use, calibration)
+        _stage_use(phase, shown, use)
         for phase in by_stage["first"]
         for name, shown in names.items()
         for use in [by_stage[name][phase]]
@@ -169,7 +181,7 @@ def estimate(trial: Trial, calibration: float = 1.0) -> Estimate:
         budgets=tuple(_budgets(trial, job, layout)),
         host_gib_per_node=m.host_of(job, layout) / f.GIB,
         checkpoint_gib=m.checkpoint_of(job) / f.GIB,
-        calibration=calibration,
+        calibration=job.calibration,
     )
 
 
@@ -179,14 +191,9 @@ def _names(pipeline: int) -> dict[str, str]:
     return {name: name for name in m.STAGES if name != "middle" or pipeline > 2}
 
 
-def _stage_use(phase: str, stage: str, use: m.Use, calibration: float) -> StageUse:
-    parts = use.parts
-    if calibration != 1:
-        more = {m.CALIBRATION: (calibration - 1) * use.torch}
-        parts = {name: (parts | more)[name] for name in m.PARTS if name in parts or name in more}
-    whole = m.Use(parts, use.overlap)
-    gib = {name: size / f.GIB for name, size in parts.items() if size}
-    return StageUse(phase, stage, gib, whole.total / f.GIB, whole.torch / f.GIB)
+def _stage_use(phase: str, stage: str, use: m.Use) -> StageUse:
+    gib = {name: size / f.GIB for name, size in use.parts.items() if size}
+    return StageUse(phase, stage, gib, use.total / f.GIB, use.torch / f.GIB)
 
 
 def _verdicts(job: Job, layout: Layout, uses: tuple[StageUse, ...], cache: CacheRoom | None) -> Iterable[Verdict]:
@@ -197,14 +204,13 @@ def _verdicts(job: Job, layout: Layout, uses: tuple[StageUse, ...], cache: Cache
             continue
         fullest = max(among, key=lambda u: u.total_gib)
         margin = card - fullest.total_gib
-        why = f"{fullest.total_gib:.1f} of {card:.1f} GiB"
+        phase, why = fullest.phase, f"{fullest.total_gib:.1f} of {card:.1f} GiB"
         if fullest.cached_gib >= 1:
             why += f", {fullest.cached_gib:.1f} of it torch's cache"
         if group == m.ROLLOUT and cache is not None and (fault := _cache_fault(job, layout, among, cache)):
             short, why = fault
-            yield Verdict(group, False, min(margin, short), "rollout", fullest.stage, why)
-            continue
-        yield Verdict(group, margin >= 0, margin, fullest.phase, fullest.stage, why)
+            phase, margin = "rollout", min(margin, short)
+        yield Verdict(group, margin >= 0, abs(margin) >= NEAR * card, margin, phase, fullest.stage, why)
 
 
 def _cache_fault(job: Job, layout: Layout, among: list[StageUse], cache: CacheRoom) -> tuple[float, str] | None:

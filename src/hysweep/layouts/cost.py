@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hysweep.estimate import count_parameters
 from hysweep.layouts.grid import Grid
 from hysweep.schema import Trial
+from hysweep.schema.gpus import kind_of
 
 Seconds = NDArray[np.float64]
 
@@ -48,7 +49,7 @@ HOP_IN_NODE, HOP_ACROSS = 15e-6, 40e-6  # seconds of one small reduction among t
 
 def step_seconds(t: Trial, grid: Grid, kv_tokens: NDArray[Any]) -> dict[str, Seconds]:
     """Seconds of each part of a step for each row of a grid; `kv_tokens`: room for tokens in a replica's cache."""
-    machine = MACHINES.get((t.cluster.gpu or "").upper(), USUAL)
+    machine = MACHINES.get(kind_of(t.cluster.gpu or "") or "", USUAL)
     update, log_prob = _training(t, grid, machine)
     return {
         "rollout": _rollout(t, grid, machine, kv_tokens),

@@ -27,6 +27,7 @@ TRAINING = (
     "data",
 )
 ENDS = ("first_stage_layers", "last_stage_layers")
+NARROWEST = 64  # columns of an expert on a rank: DeepSeek-V3 over 32 GPUs, as verl's example has it
 MOST_CHUNKS = 8  # virtual stages of a stage: more of them cost more sends than they save waiting
 
 
@@ -93,14 +94,21 @@ def training_grid(t: Trial, given: Collection[str] = ()) -> Grid:
     return Grid({name: grid[name][fits] for name in TRAINING})
 
 
-def rollout_grid(t: Trial) -> Grid:
-    """The replicas of the rollout engine that fill the GPUs and split the model."""
+def rollout_grid(t: Trial, given: Collection[str] = ()) -> Grid:
+    """The replicas of the rollout engine that fill the GPUs and split the model.
+
+    Without rollout.expert vLLM cuts every expert over all ranks of a replica: so narrow that each would do little but
+    wait (`NARROWEST`) they are there only where rollout.tensor or .data is `given`.
+    """
     world, s = t.world_size, t.model.shape
     grid = _product({"rollout_tensor": _divisors(world), "rollout_data": _divisors(world)})
     tensor, data = grid["rollout_tensor"], grid["rollout_data"]
     experts = tensor <= s.num_experts if s.num_experts and t.model.model_type == "hy_v3" else tensor > 0
+    width = s.moe_intermediate_size if s.num_experts and t.rollout.expert == 1 else 0
+    is_given = bool({"rollout.tensor", "rollout.data"} & set(given))
     fits = (
-        legal.replica_fills(world, t.cluster.gpus_per_node, tensor, data)
+        ((width == 0) | is_given | (width >= NARROWEST * tensor * data))
+        & legal.replica_fills(world, t.cluster.gpus_per_node, tensor, data)
         & legal.heads_split(s.num_attention_heads, s.num_key_value_heads, tensor)
         & experts
     )

@@ -64,6 +64,11 @@ class Found:
         key = -self.table[by] if SORTS[by] else self.table[by]
         return np.lexsort((self.table["seconds"], key))
 
+    def distinct(self, order: NDArray[np.int64], by: str) -> NDArray[np.int64]:
+        """An order without the rows that the cost model cannot tell from an earlier one."""
+        told = np.stack([np.round(self.table[name][order].astype(float), 1) for name in ("seconds", by)])
+        return order[np.sort(np.unique(told, axis=1, return_index=True)[1])]
+
     def overrides(self, row: int) -> dict[str, int | None]:
         """The fields of a trial that make it this layout."""
         placed = {
@@ -130,7 +135,9 @@ def _held(trial: Trial, grid: Grid, given: Collection[str]) -> Grid:
 
 def _on(trial: Trial, given: Collection[str]) -> Found:
     job, own = job_of(trial), layout_of(trial)
-    training, rollout = (_held(trial, grid, given) for grid in (training_grid(trial, given), rollout_grid(trial)))
+    training, rollout = (
+        _held(trial, grid, given) for grid in (training_grid(trial, given), rollout_grid(trial, given))
+    )
     legal = len(training) * len(rollout)
     # what cannot fit beside any partner is left out before the two are crossed
     training = training.where(_peak(job, _layout(trial, own, training), m.TRAINING, training) <= job.card)

@@ -164,7 +164,7 @@ class Algorithm:
     )
     clip_ratio_c: float = knob(
         3.0,
-        "dual clip: bound of the loss of a token with a negative advantage (dppo: cap of the ratio)",
+        "dual clip: bound of the loss of a token with a negative advantage, above 1 (dppo: cap of the ratio)",
         f"{ACTOR}.clip_ratio_c",
         when=CLIPPED_TWICE,
         low=1,

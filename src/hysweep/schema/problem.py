@@ -59,10 +59,11 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     tail, tails = word.rsplit(".", 1)[-1], {name: name.rsplit(".", 1)[-1] for name in known}
     same = [name for name in known if tails[name] == tail]
     initials = [name for name in known if "_" in tails[name] and _initials(tails[name]) == tail]
+    longer = [name for name in known if tails[name].startswith(f"{tail}_")]
     spelled = get_close_matches(word, known, n=count, cutoff=0.6)
     within = set(get_close_matches(tail, tails.values(), n=count, cutoff=0.7))
     group = [n for n in known if tails[n] in within and n.partition(".")[0] == word.partition(".")[0]]
-    return list(dict.fromkeys(same + initials + group + spelled))[:count]
+    return list(dict.fromkeys(same + initials + longer + group + spelled))[:count]
 
 
 def _initials(name: str) -> str:

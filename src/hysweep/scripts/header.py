@@ -14,6 +14,7 @@ from typing import Any
 from hysweep.check.keys import RESERVED
 from hysweep.check.site import FIELD_OF, LAUNCHERS, SECRET, SHORT, TAKEN_AWAY, gpus_of
 from hysweep.schema import BadInput
+from hysweep.schema.gpus import GPUS, kind_of
 from hysweep.schema.hostlist import hosts
 from hysweep.scripts.settings import Row
 
@@ -38,10 +39,6 @@ LEFT_OUT = {
 }
 TEXTS = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "dependency", "comment",
          "mail-type", "mail-user")  # fmt: skip
-# GiB, where the name says it: what `nvidia-smi` reports of such a card.
-GPUS = {"gb200": ("GB200", None), "b200": ("B200", None), "h200": ("H200", 139.8), "h100": ("H100", 79.1),
-        "h800": ("H800", 79.1), "h20": ("H20", 95.6), "a100": ("A100", None), "a800": ("A800", None),
-        "l40s": ("L40S", 44.7), "v100": ("V100", None), "mi300x": ("MI300X", 192.0)}  # fmt: skip
 WEEK = 7 * 24 * 60
 INSTEAD = {"gpus-per-node": "cluster.gpus_per_node", "gres": "cluster.gres", "gpus": "cluster.gpus_per_node",
            "gpus-per-task": "cluster.gpus_per_node"}  # fmt: skip
@@ -301,15 +298,14 @@ class _Reader:
 
     def _kind(self, hints: list[str]) -> None:
         for hint in hints:
-            for word, (name, memory) in GPUS.items():
-                if not re.search(rf"(?<![a-z0-9]){word}(?![0-9])", hint.lower()):
-                    continue
-                size = re.search(r"(40|80)_?g", hint.lower())
-                if memory is None and name in ("A100", "A800") and size:
-                    memory = 39.4 if size[1] == "40" else 79.1
-                self.fields |= {"gpu": name, "gpu_memory_gib": memory}
-                self.header.says_gpu = True
-                return
+            if (name := kind_of(hint)) is None:
+                continue
+            memory, size = GPUS[name], re.search(r"(40|80)_?g", hint.lower())
+            if memory is None and name in ("A100", "A800") and size:
+                memory = 39.4 if size[1] == "40" else 79.1
+            self.fields |= {"gpu": name, "gpu_memory_gib": memory}
+            self.header.says_gpu = True
+            return
 
     def _flags(self) -> None:
         if "exclusive" in self.said:

@@ -293,7 +293,7 @@ def _explain(
                 row.remark = row.remark or f"no field can say it: hysweep's own value is {ours[key]}"
         elif key in by_key:
             row.remark = row.remark or by_key[key].why
-            if by_key[key].why in SAME_FILES:
+            if by_key[key].why in SAME_FILES or key == "trainer.logger":
                 row.became = _derived(key)
         elif key in owners and key in ours:
             row.became = owners[key][0]
@@ -344,7 +344,8 @@ def _of_gpu(header: Header | None, trial: Trial) -> list[Note]:
     if header is None or header.says_gpu:
         return []
     what = f"which GPUs is not said: taken as {trial.cluster.gpu}; set cluster.gpu and cluster.gpu_memory_gib"
-    return [Note(header.rows[0].line, header.rows[0].override, what)]
+    row = next((row for row in header.rows if "gpu" in row.override), header.rows[0])
+    return [Note(row.line, row.override, what)]
 
 
 def profile(

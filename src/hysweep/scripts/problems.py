@@ -14,7 +14,7 @@ from hysweep.check.batches import checkpoints_are_made
 from hysweep.check.keys import fields_win
 from hysweep.check.memory import memory_is_known
 from hysweep.check.rules import Rule
-from hysweep.compile import moved, trainer_keys
+from hysweep.compile import TrainerKeys, moved, trainer_keys
 from hysweep.compile.tabulate import MODEL_ENGINES
 from hysweep.compose.composer import all_leaves
 from hysweep.schema import BadInput, Problem, Severity, Stage, Trial
@@ -47,7 +47,7 @@ def problems_of(imported: Imported) -> list[Problem]:
     keys = trainer_keys(imported.verl, imported.source.engine)
     trial = _as_launched(trial, imported)
     of_command = [*values_that_are_none(imported.source, keys), *faults_of_command(imported, trial)]
-    others = [*_in_words(imported), *map(_by_key, check_trial(trial, without=_not_asked(imported)))]
+    others = [*_in_words(imported, keys), *map(_by_key, check_trial(trial, without=_not_asked(imported)))]
     told = {p.key for p in of_command}
     found = [*of_command, *(p for p in others if p.key not in told)]
     return sorted(found, key=lambda p: p.severity is not Severity.ERROR)
@@ -96,7 +96,15 @@ def _keys() -> dict[str, str]:
     }
 
 
-def _in_words(imported: Imported) -> Iterator[Problem]:
+def _when(override: str, keys: TrainerKeys) -> Stage:
+    """When a verl stumbles over an override: its tree takes no unlisted key without +, its dataclasses none at all."""
+    key = override.lstrip("+~").partition("=")[0]
+    if key not in keys.defaults and not override.startswith("+"):
+        return Stage.COMPOSE
+    return Stage.NEVER if key in keys or key.startswith(UNREAD) else Stage.START
+
+
+def _in_words(imported: Imported, keys: TrainerKeys) -> Iterator[Problem]:
     for row in imported.rows:
         key, _, value = row.override.lstrip("+~").partition("=")
         history = moved(key)
@@ -105,11 +113,11 @@ def _in_words(imported: Imported) -> Iterator[Problem]:
             cure = f"write {inner}={value}" if inner else "leave it out"
             yield Problem(key, value, why, f"{cure}, in line {row.line}", Stage.START)
         elif row.is_fault:
-            stage = Stage.NEVER if row.override.startswith("+") and key.startswith(UNREAD) else Stage.COMPOSE
+            stage = Stage.COMPOSE if key in keys.defaults else _when(row.override, keys)
             yield Problem(key, value, row.remark, f"mend it in line {row.line}", stage)
         elif history is not None and row.remark:
             cure = f"use {' and '.join(history.new)}" if history.new else "leave it out"
-            yield Problem(key, value, history.why, cure, Stage.NEVER)
+            yield Problem(key, value, history.why, cure, _when(row.override, keys))
         elif row.remark.startswith("Hydra reads"):
             yield Problem(key, value, row.remark, f"write {key}=\"'{value}'\"", Stage.NEVER)
         elif row.remark.startswith(DEAD):
