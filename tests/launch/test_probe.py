@@ -187,7 +187,7 @@ def test_a_kind_that_is_refused_keeps_no_other_from_being_asked(
         return "7"
 
     monkeypatch.setattr(survey, "lacks_for", lambda trial: [])  # a cluster answers
-    monkeypatch.setattr(survey.SlurmLauncher, "_sbatch", sbatch)
+    monkeypatch.setattr(survey.SlurmLauncher, "send", sbatch)
     monkeypatch.setattr(survey, "_gather", lambda answers, *_: asked.extend(answers))
     monkeypatch.setattr(survey, "_end", lambda ids: None)
     trial = trial_of("cluster=testcluster")
