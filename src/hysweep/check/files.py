@@ -51,7 +51,9 @@ def files_exist(t: Trial) -> Iterator[Problem]:
             and not Path(resolve(name)).exists()
         ):
             yield Problem(key, name, "there is no such file", f"looked for {resolve(name)}", Stage.START)
-        if (
+        if key.startswith("data.") and t.data.reader == "verl" and Path(resolve(name)).is_dir():
+            yield Problem(key, name, "is a directory", "name its files, as in DIR/*.parquet", Stage.START)
+        elif (
             key.startswith("data.")
             and t.data.reader == "verl"
             and Path(name).suffix not in (".parquet", ".json", ".jsonl")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hysweep.data.columns import MESSAGE, Made, Recipe, last_boxed, make
-from hysweep.data.convert import Converted, Watch, write
+from hysweep.data.convert import Converted, Watch, turned, write
 from hysweep.data.hub import splits_of
 from hysweep.data.sources import Piece, find, pieces
 from hysweep.schema import BadInput, Problem, suggest
@@ -69,7 +69,7 @@ def prepare(
     Raises BadInput: an unknown name, no network, a copy of another shape.
     """
     if name not in SETS:
-        raise BadInput(Problem("NAME", name, "is no set that is known", suggest(name, SETS)))
+        raise BadInput(Problem("NAME", name, "is no set that is known", suggest(name, SETS, "`hysweep data prepare`")))
     known = SETS[name]
     done = []
     splits = _splits(known, source)
@@ -77,8 +77,8 @@ def prepare(
     if there and not force:
         raise BadInput(Problem("NAME", name, f"{there[0]} is there already", "--force writes over it"))
     for split, file in splits.items():
-        given = _pieces(known, source, split)
-        done.append(write(given, known.turn(split), where / file, known.repeats and not keeps_repeats, force=force,
+        given = turned(_pieces(known, source, split), known.turn(split))
+        done.append(write(given, where / file, known.repeats and not keeps_repeats, force=force,
                           watch=watch))  # fmt: skip
     return done
 
