@@ -50,7 +50,7 @@ def function_problems(key: str, file: str, name: str, is_here: bool) -> Iterator
         return
     names = defined(tree)
     if name not in names:
-        cure = suggest(name, names) if names else "it defines none"
+        cure = suggest(name, names, file) if names else "it defines none"
         yield Problem(key, f"{file}:{name}", f"{file} has no such function", cure, Stage.ROLLOUT)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from inspect import signature
 from typing import Any
+from urllib.parse import urlsplit
 
 from hysweep.schema import BadInput, Problem, Reward, suggest
 
@@ -83,13 +86,22 @@ def read_routes(routes: Mapping[str, Any], key: str = "reward.routes") -> tuple[
                 problems.append(Problem(where, one, "names no reward", "as math, or {reward: math, weight: 0.9}"))
                 continue
             weight = one.get("weight", 1.0)
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
                 problems.append(Problem(f"{where}.weight", weight, "is no number", "give one"))
                 continue
             term = Term(one["reward"], float(weight), {k: v for k, v in one.items() if k not in PARTS})
             if term.kind == "function" and ":" not in term.reward:
                 cure = suggest(term.reward, [*READY, VERL]) + "; or file.py:function, or a URL"
                 problems.append(Problem(where, term.reward, "is no ready reward, and names no function", cure))
+            if term.kind == "url" and not has_host(term.reward):
+                problems.append(
+                    Problem(where, term.reward, "is no URL with a host", "as http://scores.example:8000/score")
+                )
+            if term.kind != "function":
+                known = options_of(term)
+                problems += [Problem(f"{where}.{name}", term.options[name], f"is nothing that {term.reward} reads",
+                                     suggest(str(name), known) if known else "leave it out")
+                             for name in term.options if name not in known]  # fmt: skip
             terms.append(term)
         if not terms and not problems:
             problems.append(Problem(f"{key}.{pattern}", said, "names no reward", "give one"))
@@ -97,6 +109,28 @@ def read_routes(routes: Mapping[str, Any], key: str = "reward.routes") -> tuple[
     if problems:
         raise BadInput(*problems)
     return tuple(found)
+
+
+def has_host(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
+
+
+def options_of(term: Term) -> list[str]:
+    """What a reward of hysweep's or verl's own may be given beside the row."""
+    if term.kind != "ready":
+        return []
+    from hysweep.rewards import ready
+
+    return [p.name for p in signature(getattr(ready, term.reward)).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def metrics_of(routes: Iterable[Route]) -> set[str]:
+    """What some rows are scored by and others not; verl's own routing names a `pred` for some."""
+    terms = [(term, len(route.terms)) for route in routes for term in route.terms]
+    return {term.label for term, count in terms if count > 1} | {"pred" for term, _ in terms if term.kind == "verl"}
 
 
 def route_for(routes: Iterable[Route], data_source: str) -> Route | None:
