@@ -94,6 +94,16 @@ def test_names_of_data_sources_are_told_as_lines_and_not_without_end(tmp_path: P
     assert all(str(p).isprintable() and len(str(p.value)) < 100 for p in said)
 
 
+def test_scores_that_verl_cannot_put_together(trial_of, tmp_path: Path) -> None:
+    files = [file_of(tmp_path, *(row(n=i, data_source=name) for i in range(4)), name=f"{at}.parquet")
+             for at, name in enumerate(("math_dapo", "openai/gsm8k"))]  # fmt: skip
+    words = (f"data.train_files=[{','.join(files)}]", f"data.val_files=[{files[0]}]")
+    found = check_trial(trial_of(*words, "reward=rule"))
+    assert [p.key for p in found] == ["train_files"] and "a batch of both" in found[0].why
+    for reward in (["reward=router", "reward.function_path=null"], ["reward.routes={a: verl}", "reward=router"]):
+        assert not any("a batch of both" in p.why for p in check_trial(trial_of(*words, *reward)))
+
+
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([row()])
     pq.write_table(table.append_column("prompt", table["prompt"]), tmp_path / "x.parquet")

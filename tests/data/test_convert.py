@@ -281,7 +281,8 @@ def test_where_a_file_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "text", "said"),
-    [("state.json", "{", "cannot be read"), ("dataset_dict.json", "[1]", r"\(none\)"),
+    [("state.json", "{", "cannot be read"), ("state.json", "{}", "names no file"),
+     ("dataset_dict.json", "[1]", r"\(none\)"),
      ("state.json", '{"_data_files": [{"filename": "gone.arrow"}]}', "has lost gone.arrow")],
 )  # fmt: skip
 def test_a_saved_set_that_is_broken(file: str, text: str, said: str, tmp_path: Path) -> None:
@@ -294,7 +295,7 @@ def test_a_saved_set_that_is_broken(file: str, text: str, said: str, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "said"),
     [(b"prompt: 5", "--mapping prompt = 5: is not a text"), (b"boxed: 'yes'", "is not true or false"),
-     (b"extra: 5", "is not a list of columns"), (b"extra: [{a: 1}]", "is not a list of columns"),
+     (b"extra: 5", "extra = 5: is not a list of columns"), (b"extra: [{a: 1}]", "is not a list of columns"),
      (b"prompt: caf\xe9", "is no YAML"), (b"5: a", "is no part of a mapping")],
 )  # fmt: skip
 def test_a_mapping_of_other_types(text: bytes, said: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hysweep.compile import expand, model_path
 from hysweep.embedded import assets
-from hysweep.rewards import knows
+from hysweep.rewards import knows, names_more
 from hysweep.schema import BadInput, Problem, Stage, Trial
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def wants_of(t: Trial, with_tokenizer: bool = False) -> Wants:
 
     return Wants(
         knows=knows(t.reward),
+        names_more=names_more(t.reward),
         lengths=tokenizer_lengths(model_path(t.model.path), t.model.trust_remote_code) if with_tokenizer else None,
         max_prompt_length=t.trainer.max_prompt_length,
         drops_longer=t.data.filter_overlong_prompts,

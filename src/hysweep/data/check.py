@@ -32,11 +32,13 @@ class Wants:
     """What the rows must be good for; None: not looked at.
 
     knows      whether the trial's reward has a way to score a data_source
+    names_more whether the reward gives a data_source's rows more metrics than it gives others
     lengths    counts the tokens of chats
     batch      prompts of a step
     """
 
     knows: Callable[[str], bool] | None = None
+    names_more: Callable[[str], bool] | None = None
     lengths: Lengths | None = None
     max_prompt_length: int | None = None
     drops_longer: bool = False
@@ -285,11 +287,25 @@ class _Look:
             total = len(self.digests["val"])
             self._say("val_files", shared, f"of {total:,} different prompts to validate with are trained on too",
                       "take them out of one of the two", Stage.NEVER, is_error=False)  # fmt: skip
+        if self.wants.names_more is not None:
+            for role in ("train", "val"):
+                self._mixed(role, self.wants.names_more)
         rows = sum(f.rows - (f.longer if self.wants.drops_longer else 0) for f in self.files if f.role == "train")
         is_known = rows and all(f.is_counted for f in self.files if f.role == "train")
         if self.wants.batch is not None and is_known and rows < self.wants.batch:
             self._say("train_files", rows, f"are fewer rows than a step takes ({self.wants.batch}): nothing is trained",
                       "give more rows, or a smaller trainer.train_batch_size")  # fmt: skip
+
+    def _mixed(self, role: str, names_more: Callable[[str], bool]) -> None:
+        """verl puts a batch's metrics together by those of its first row."""
+        sources = [name for f in self.files if f.role == role for name in f.data_sources]
+        more = next((name for name in sources if names_more(name)), None)
+        less = next((name for name in sources if not names_more(name)), None)
+        if more is not None and less is not None:
+            self._say(f"{role}_files", f"data_source: {shown(more)}, {shown(less)}",
+                      "verl scores the first by a dict, the other by a number, and fails at a batch of both",
+                      'ask verl through the router: reward=router with reward.routes of "*": verl',
+                      Stage.ROLLOUT)  # fmt: skip
 
 
 _ADVICE = ("the answer as its last message",)

@@ -69,7 +69,8 @@ def read_recipe(path: Path, given: Mapping[str, Any]) -> Recipe:
                              *((f.name, str, "a text") for f in fields(Recipe) if f.type == "str")):  # fmt: skip
         values = extra or () if name == "extra" else [found[name]] if name in found else []
         if not isinstance(values, (list, tuple, str)) or not all(isinstance(v, kind) for v in values):
-            wrong.append(Problem(f"--mapping {name}", found.get(name), f"is not {what}", f"give {what}"))
+            value = extra if name == "extra" else found[name]
+            wrong.append(Problem(f"--mapping {name}", value, f"is not {what}", f"give {what}"))
     if wrong:
         raise BadInput(*wrong)
     return Recipe(**{**found, **given})

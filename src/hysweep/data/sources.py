@@ -119,6 +119,8 @@ def _directory(path: Path, split: str | None, config: str | None) -> list[Source
         if any(_saved(path / "state.json", key) for key in ("_indices_files", "_indices_data_files")):
             why = "was saved with a selection of its rows beside them"
             raise BadInput(Problem("SRC", path, why, "save it again after flatten_indices()"))
+        if not shards:
+            raise BadInput(Problem("SRC", path, "has a state.json that names no file", "save the set again"))
         if lost := [shard.name for shard in shards if not shard.is_file()]:
             raise BadInput(Problem("SRC", path, f"has lost {', '.join(lost)}", "copy it again, or save it again"))
         return [_file(shard) for shard in shards]

@@ -30,6 +30,8 @@ OF_VERL = frozenset(
     }
 )  # fmt: skip
 
+OF_MATH_DAPO = ("math_dapo", "math", "math_dapo_reasoning")  # of these what its scorer answers is a dict
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -161,6 +163,14 @@ def knows(reward: Reward) -> Callable[[str], bool]:
 
 def scored_by_verl(data_source: str) -> bool:
     return data_source in OF_VERL or data_source.startswith("aime")
+
+
+def names_more(reward: Reward) -> Callable[[str], bool] | None:
+    """Whether verl's own routing gives rows of a data_source score, acc and pred, not a number alone. None: the trial's
+    reward is another, which is not known to mix them."""
+    if reward.routes or reward.function_path is not None or reward.model_path is not None:
+        return None
+    return lambda data_source: data_source in OF_MATH_DAPO or data_source.startswith("aime")
 
 
 def servers_of(routes: Iterable[Route]) -> set[str]:
