@@ -195,7 +195,11 @@ def test_an_endpoint_and_a_server_of_the_trials_own(
      ({"a": {"reward": "math", "weight": "much"}}, "is no number"), ({"a": 3}, "names no reward"),
      ({"a": {"reward": "math", "weight": float("nan")}}, "is no number"), ({"a": "http://"}, "no URL with a host"),
      ({"a": "http://[::1"}, "no URL with a host"), ({"a": {"reward": "length", "mots": 4}}, "did you mean most"),
-     ({"a": {"reward": "verl", "timeout_s": 4}}, "nothing that verl reads")],
+     ({"a": {"reward": "verl", "timeout_s": 4}}, "nothing that verl reads"),
+     ({"a": {"reward": "length", "most": "abc"}}, "another type than int"),
+     ({"a": {"reward": "length", "least": True}}, "another type than int"),
+     ({"a": {"reward": "code", "is_partial": 1}}, "another type than bool"),
+     ({"a": {"reward": "format", "regex": "("}}, "no regular expression")],
 )  # fmt: skip
 def test_routes_that_say_nothing(routes: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
@@ -241,6 +245,7 @@ def test_routes_reach_the_trainer_as_they_are_written(tmp_path: Path) -> None:
     [
         ({"a": "none.py:f"}, {}, "no such file"),
         ({"a": "own.py:g"}, {}, "no such function"),
+        ({"a": {"reward": "json_schema", "schema_file": "/none.json"}}, {}, "no such file"),
         ({"a": "server:judge/s"}, {}, "no server that the trial starts"),
         ({"a": "server:judge/s"}, {"judge": {"comand": "x"}}, "says no command"),
         ({"a": "server:judge/s"}, {"judge": {"command": "x", "heath": "/h"}}, "nothing that a server has"),
@@ -263,3 +268,11 @@ def test_a_function_is_called_by_the_router_too(trial_of, tmp_path: Path) -> Non
     assert values[f"{prefix}.path"] == "pkg://hysweep.rewards.router"
     assert values[f"{prefix}.reward_kwargs.function"] == f"{tmp_path}/own.py:f"
     assert values[f"{prefix}.reward_kwargs.bonus"] == 2
+
+
+@pytest.mark.parametrize("path", ["''", "folder"])
+def test_a_functions_file_is_a_file(trial_of, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    found = check_trial(trial_of("reward=function", f"reward.function_path={path}"))
+    assert [p.key for p in found if p.why == "is no file"] == ["reward.function_path"]

@@ -33,6 +33,9 @@ def files_exist(t: Trial) -> Iterator[Problem]:
                 known = [f"embedded:{n}" for n in assets.NAMES]
                 yield Problem(key, name, "is not shipped", suggest(name, known))
             continue
+        if key == "reward.function_path" and (not name.strip() or Path(resolve(name)).is_dir()):
+            yield Problem(key, name or "''", "is no file", "give a Python file that defines the function", Stage.START)
+            continue
         if key == "model.path" and not name.strip():
             yield Problem(key, "''", "names no model", "give a directory, or the id of a model on a hub", Stage.START)
             continue

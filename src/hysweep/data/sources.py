@@ -108,15 +108,15 @@ def _file(path: Path) -> Source:
 
 def _directory(path: Path, split: str | None, config: str | None) -> list[Source]:
     if (path / "dataset_dict.json").is_file():  # a DatasetDict that was saved
-        splits = _saved(path / "dataset_dict.json", "splits")
+        splits = saved(path / "dataset_dict.json", "splits")
         chosen = split or (splits[0] if len(splits) == 1 else None)
         if chosen not in splits:
             why = f"has the splits {', '.join(map(str, splits)) or '(none)'}"
             raise BadInput(Problem("SRC", path, why, "choose one: --split NAME"))
         return _directory(path / str(chosen), None, None)
     if (path / "state.json").is_file():  # a Dataset that was saved
-        shards = [path / str(entry.get("filename")) for entry in _saved(path / "state.json", "_data_files")]
-        if any(_saved(path / "state.json", key) for key in ("_indices_files", "_indices_data_files")):
+        shards = [path / str(entry.get("filename")) for entry in saved(path / "state.json", "_data_files")]
+        if any(saved(path / "state.json", key) for key in ("_indices_files", "_indices_data_files")):
             why = "was saved with a selection of its rows beside them"
             raise BadInput(Problem("SRC", path, why, "save it again after flatten_indices()"))
         if not shards:
@@ -130,7 +130,7 @@ def _directory(path: Path, split: str | None, config: str | None) -> list[Source
     return [Source(str(path), "hub", size, config, split)]
 
 
-def _saved(path: Path, key: str) -> list[Any]:
+def saved(path: Path, key: str) -> list[Any]:
     """A list of what `datasets` wrote beside a set; empty where it wrote none. Raises BadInput where that is broken."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))

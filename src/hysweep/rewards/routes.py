@@ -104,6 +104,7 @@ def read_routes(routes: Mapping[str, Any], key: str = "reward.routes") -> tuple[
                 problems += [Problem(f"{where}.{name}", term.options[name], f"is nothing that {term.reward} reads",
                                      suggest(str(name), known) if known else "leave it out")
                              for name in term.options if name not in known]  # fmt: skip
+                problems += _wrong(where, term.options, known)
             terms.append(term)
         if not terms and not problems:
             problems.append(Problem(f"{key}.{pattern}", said, "names no reward", "give one"))
@@ -120,13 +121,39 @@ def has_host(url: str) -> bool:
         return False
 
 
-def options_of(term: Term) -> list[str]:
-    """What a reward of hysweep's or verl's own may be given beside the row."""
+KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": (int, float),
+    "str": (str,),
+}
+
+
+def options_of(term: Term) -> dict[str, str]:
+    """What a reward of hysweep's or verl's own may be given beside the row, each with its type as it is declared."""
     if term.kind != "ready":
-        return []
+        return {}
     from hysweep.rewards import ready
 
-    return [p.name for p in signature(getattr(ready, term.reward)).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    parameters = signature(getattr(ready, term.reward)).parameters.values()
+    return {p.name: str(p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _wrong(where: str, options: Mapping[str, Any], known: Mapping[str, str]) -> Iterable[Problem]:
+    """Options of a ready reward whose values it could not use."""
+    for name, value in options.items():
+        kind = known.get(name, "Any")
+        if kind == "bool":
+            is_right = isinstance(value, bool)
+        else:
+            is_right = isinstance(value, KINDS.get(kind, (object,))) and not (kind in KINDS and isinstance(value, bool))
+        if not is_right:
+            yield Problem(f"{where}.{name}", value, f"is of another type than {kind}", f"give {kind}")
+        elif name == "regex":
+            try:
+                re.compile(value)
+            except re.error as e:
+                yield Problem(f"{where}.{name}", value, f"is no regular expression: {e}", "mend it")
 
 
 def metrics_of(routes: Iterable[Route]) -> set[str]:
