@@ -116,7 +116,7 @@ def test_a_trial_whose_reward_does_not_know_the_shipped_data(trial_of, tmp_path:
     assert [p.key for p in found if "tiny_copy" in p.why] == ["data.train_files", "data.val_files"]
     (tmp_path / "d.parquet").mkdir()
     found = check_trial(trial_of(f"data.train_files=[{tmp_path / 'd.parquet'}]"))
-    assert [p.why for p in found] == ["is a directory"]
+    assert [p.why for p in found] == ["is a directory: verl reads files"]
 
 
 def test_what_stands_between_files(tmp_path: Path) -> None:

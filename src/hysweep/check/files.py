@@ -55,7 +55,8 @@ def files_exist(t: Trial) -> Iterator[Problem]:
         ):
             yield Problem(key, name, "there is no such file", f"looked for {resolve(name)}", Stage.START)
         if key.startswith("data.") and t.data.reader == "verl" and Path(resolve(name)).is_dir():
-            yield Problem(key, name, "is a directory", "name its files, as in DIR/*.parquet", Stage.START)
+            why, cure = "is a directory: verl reads files", "name its files, as DIR/*.parquet, or set data.reader=arrow"
+            yield Problem(key, name, why, cure, Stage.START)
         elif (
             key.startswith("data.")
             and t.data.reader == "verl"
