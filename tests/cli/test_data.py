@@ -53,6 +53,31 @@ def test_a_reward_is_tried_before_a_gpu_is_held(own: Path) -> None:
     assert [(t["row"], t["score"]) for t in json.loads(given.stdout)["tried"]] == [(1, 1.0)]
 
 
+def test_what_a_reward_prints_and_how_it_differs_is_kept_apart(own: Path) -> None:
+    Path("own.py").write_text(
+        "def score(solution_str, **_):\n"
+        "    print('{')\n"
+        "    return {'score': 1, 'acc': float('nan')} if solution_str else {'score': 0, 'empty': 1}\n"
+        "def leaves(**_):\n"
+        "    raise SystemExit(0)\n"
+        "def hangs(**_):\n"
+        "    import time\n"
+        "    time.sleep(1000)\n"
+    )
+    told = hysweep("reward", "try", "own.py:score", str(own), "--json")
+    read = json.loads(told.stdout, parse_constant=lambda c: pytest.fail(c))
+    assert told.returncode == 1 and read["metrics_differ"] == "only some answers have empty"
+    left = hysweep("reward", "try", "own.py:leaves", str(own))
+    assert left.returncode == 1 and "SystemExit" in left.stdout
+    hung = hysweep("reward", "try", "own.py:hangs", str(own), "--timeout", "0.3")
+    assert hung.returncode == 1 and "not scored within 0.3 s" in hung.stdout
+
+
+def test_overrides_of_a_trial_may_have_spaces_in_them(own: Path) -> None:
+    done = hysweep("reward", "try", "reward=router reward.routes={my/math: exact_match}", str(own))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -63,9 +88,14 @@ def test_a_reward_is_tried_before_a_gpu_is_held(own: Path) -> None:
         (("reward", "try", "mth", "own.parquet"), "did you mean math"),
         (("reward", "try", "none.py:f", "own.parquet"), "no such file"),
         (("reward", "try", "math", "own.csv"), "has no column"),
+        (("reward", "try", "math", "own.parquet", "--answers", "latin1.txt"), "is no UTF-8"),
+        (("reward", "try", "math", "own.parquet", "--answers", "row.jsonl"), "its row is no number"),
+        (("data", "convert", "own.csv", "-o", "own.csv/x.parquet", "--prompt", "question"), "cannot be written"),
     ],
 )
 def test_bad_input_is_one_clear_error(words: tuple[str, ...], said: str, own: Path) -> None:
+    Path("latin1.txt").write_bytes(b"caf\xe9\n")
+    Path("row.jsonl").write_text('{"row": "x", "answer": "1"}\n')
     answer = hysweep(*words)
     assert answer.returncode == 2, answer.stdout
     assert said in answer.stderr and "Traceback" not in answer.stderr

@@ -128,12 +128,14 @@ def test_ctrl_c_leaves(terminal: Terminal) -> None:
 
 def test_without_a_terminal_it_prints_changes_and_ends_with_the_study(study: StudyDirectory) -> None:
     command = [sys.executable, "-m", "hysweep", "watch", str(study.path), "--every", "0.2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stderr is not None
         first = [child.stdout.readline() for _ in range(2)]
         for trial in study.trials():
             trial.save(trial.state().but(status=Status.ENDED, cause="completed", value=0.5))
         rest = child.stdout.read()
+        told = child.stderr.read()
     assert child.returncode == 0
+    assert told.count("nobody drives the study") == 1
     assert [line.split(":")[0] for line in first] == ["trial 0 0abcde grpo", "trial 1 1abcde rloo"]
     assert rest.count("-> completed") == 2 and "\x1b" not in rest

@@ -87,7 +87,7 @@ NEEDS = {
         "rollout.max_model_len=8192",
     ],
     "trainer=hy3": ["experiment=hy3_dapo_math"],
-    "reward=dapo": ["experiment=hy3_dapo_math"],
+    **{f"reward={name}": ["experiment=hy3_dapo_math"] for name in ("rule", "dapo", "sandbox")},
     **{f"data={name}": ["experiment=hy3_dapo_math"] for name in ("gsm8k", "math", "eurus2")},
     "reward=function": ["reward.function_path=embedded:reward"],
     "reward=reward_model": ["experiment=hy3_dapo_math", "reward.model_tensor=8"],

@@ -71,6 +71,8 @@ BAD_SHAPES = [
     (row(prompt=[{"text": "q"}]), "role and content"),
     (row(reward_model={"style": "rule"}), "ground_truth"),
     (row(extra_info="x"), "verl puts"),
+    (row(prompt=[{"role": 1, "content": "q"}]), "is to be text"),
+    (row(prompt=[{"role": "user", "content": 5}]), "is to be text"),
 ]
 
 
@@ -78,6 +80,43 @@ BAD_SHAPES = [
 def test_a_shape_that_verl_cannot_use(bad: dict[str, Any], said: str, tmp_path: Path) -> None:
     [problem] = look([file_of(tmp_path, bad)]).problems
     assert said in problem.why
+
+
+def test_columns_of_nothing_are_rows_of_nothing(tmp_path: Path) -> None:
+    why = [p.why for p in look([file_of(tmp_path, row(prompt=[{"role": None, "content": None}]))]).problems]
+    assert any("a role" in w for w in why) and any("an empty message" in w for w in why)
+
+
+def test_names_of_data_sources_are_told_as_lines_and_not_without_end(tmp_path: Path) -> None:
+    rows = [row(n=i, data_source=f"{i}\x1b]0;title\x07" + "x" * 500) for i in range(9)]
+    said = look([file_of(tmp_path, *rows)], wants=Wants(knows=scored_by_verl)).problems
+    assert len(said) == 6 and "4 others" in str(said[-1].value)
+    assert all(str(p).isprintable() and len(str(p.value)) < 100 for p in said)
+
+
+def test_scores_that_verl_cannot_put_together(trial_of, tmp_path: Path) -> None:
+    files = [file_of(tmp_path, *(row(n=i, data_source=name) for i in range(4)), name=f"{at}.parquet")
+             for at, name in enumerate(("math_dapo", "openai/gsm8k"))]  # fmt: skip
+    words = (f"data.train_files=[{','.join(files)}]", f"data.val_files=[{files[0]}]")
+    found = check_trial(trial_of(*words, "reward=rule"))
+    assert [p.key for p in found] == ["train_files"] and "a batch of both" in found[0].why
+    for reward in (["reward=router", "reward.function_path=null"], ["reward.routes={a: verl}", "reward=router"]):
+        assert not any("a batch of both" in p.why for p in check_trial(trial_of(*words, *reward)))
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([row()])
+    pq.write_table(table.append_column("prompt", table["prompt"]), tmp_path / "x.parquet")
+    [problem] = look([str(tmp_path / "x.parquet")]).problems
+    assert "more than one column prompt" in problem.why
+
+
+def test_a_trial_whose_reward_does_not_know_the_shipped_data(trial_of, tmp_path: Path) -> None:
+    found = check_trial(trial_of("reward=rule"))
+    assert [p.key for p in found if "tiny_copy" in p.why] == ["data.train_files", "data.val_files"]
+    (tmp_path / "d.parquet").mkdir()
+    found = check_trial(trial_of(f"data.train_files=[{tmp_path / 'd.parquet'}]"))
+    assert [p.why for p in found] == ["is a directory: verl reads files"]
 
 
 def test_what_stands_between_files(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import string
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -200,15 +201,21 @@ BAD = [
     ("x.txt", "hello", RECIPE, "is of no kind"),
     ("none.csv", None, RECIPE, "no such file"),
     ("none*.csv", None, RECIPE, "matches no file"),
+    ("x.csv", "question,question,answer,level\na,b,1,x\n", RECIPE, "more than one column question"),
+    ("x.csv", "question,answer,level\na,1,x\n".encode("utf-16"), RECIPE, "is no UTF-8"),
+    ("x.jsonl", b'{"question": "caf\xe9", "answer": "1", "level": "x"}\n', RECIPE, "is no UTF-8"),
+    ("x.jsonl", '{"question": "\\ud800", "answer": "1", "level": "x"}\n', RECIPE, "is no UTF-8"),
+    ("x.jsonl", f'{{"question": "a", "level": "x", "answer": {"[" * 3000}{"]" * 3000}}}', RECIPE, "nested too deep"),
+    ("x.json", '[{"question": "a", "answer": "1", "level": "x"}]\n[{"question": "b"}]', RECIPE, "more after its list"),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "recipe", "said"), BAD, ids=lambda v: str(v)[:30])
 def test_what_is_broken_is_said_and_leaves_nothing(
-    name: str, text: str | None, recipe: Recipe, said: str, tmp_path: Path
+    name: str, text: str | bytes | None, recipe: Recipe, said: str, tmp_path: Path
 ) -> None:
     if text is not None:
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     out = tmp_path / "out"
     out.mkdir()
     (out / "o.parquet").write_text("before")
@@ -216,6 +223,85 @@ def test_what_is_broken_is_said_and_leaves_nothing(
         convert([str(tmp_path / name)], out / "o.parquet", recipe, force=True)
     assert [p.name for p in out.iterdir()] == ["o.parquet"]
     assert (out / "o.parquet").read_text() == "before"
+
+
+def test_parquet_that_no_row_can_be_made_of(tmp_path: Path) -> None:
+    path, recipe = str(tmp_path / "x.parquet"), Recipe("q", "a", data_source="d")
+    twice = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"]), pa.array(["1"])], names=["q", "q", "a"])
+    for table, said in (
+        (twice, "more than one column q"),
+        (pa.table({"q": [b"\xff"], "a": ["1"]}), "column = q: is of a type that is no text: binary"),
+        (pa.table({"q": [{"x": b"\xff"}], "a": ["1"]}), "column = q: is of a type that is no text"),
+        (pa.table({"question": ["x"], "a": ["1"]}), "column = q: is not there; the columns are question, a"),
+    ):
+        pq.write_table(table, path)
+        with pytest.raises(BadInput, match=said):
+            convert([path], tmp_path / "o.parquet", recipe)
+    pq.write_table(pa.table({"q": ["x"], "a": ["1"]}), tmp_path / "y.parquet")
+    with pytest.raises(BadInput, match=r"column = q: .*x\.parquet: is not there"):  # of several it says which
+        convert([str(tmp_path / "y.parquet"), path], tmp_path / "o.parquet", recipe)
+    pq.write_table(pa.table({"a.b": ["x"], "a": [{"when": datetime(2026, 1, 2)}]}), path)
+    convert([path], tmp_path / "o.parquet", Recipe("a.b", "{a}", data_source="d"))
+    [row] = pq.read_table(tmp_path / "o.parquet").to_pylist()
+    assert (row["prompt"][0]["content"], row["reward_model"]["ground_truth"]) == (
+        "x",
+        '{"when": "2026-01-02 00:00:00"}',
+    )
+
+
+def test_a_ground_truth_is_the_number_that_was_written(tmp_path: Path) -> None:
+    big = 123456789012345678901234567890
+    rows = [{"q": "a", "a": big}, {"q": "b", "a": 7}, {"q": "c", "a": float("nan")}, {"q": "d", "a": {"n": [big]}}]
+    for some, truths in ((rows[:3], [str(big), "7"]), (rows[3:], [f'{{"n": [{big}]}}'])):
+        (tmp_path / "x.jsonl").write_text("".join(json.dumps(r) + "\n" for r in some))
+        done = convert([str(tmp_path / "x.jsonl")], tmp_path / "o.parquet", Recipe("q", "a", data_source="d"),
+                       force=True)  # fmt: skip
+        found = pq.read_table(tmp_path / "o.parquet").column("reward_model").to_pylist()
+        assert [r["ground_truth"] for r in found] == truths
+        assert done.no_answer == len(some) - len(truths)  # what is no number is no answer
+
+
+@pytest.mark.parametrize("pattern", [r"#### (\d+)", r"(?<=#### )\d+", r"(?P<n>\d+)\Z", r"(\d+)(\Z)", r"[(#](?: )(\d+)",
+                                     r"#### (?P<answer>\d+)"])  # fmt: skip
+def test_an_expression_counts_by_its_first_group(pattern: str, tmp_path: Path) -> None:
+    source = write("jsonl", tmp_path, [{"q": "a", "a": "(1) so it is\n#### 42"}])
+    convert(source, tmp_path / "o.parquet", Recipe("q", "a", pattern, data_source="d"))
+    assert pq.read_table(tmp_path / "o.parquet").column("reward_model")[0].as_py()["ground_truth"] == "42"
+
+
+def test_where_a_file_cannot_be_written(tmp_path: Path) -> None:
+    source = write("parquet", tmp_path, ROWS)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BadInput, match=r"-o = .*: cannot be written"):
+        convert(source, tmp_path / "file" / "o.parquet", RECIPE)
+    with pytest.raises(BadInput, match="one of the files that are read"):
+        convert([str(tmp_path / "*.parquet")], Path(source[0]), RECIPE, force=True)
+    assert pq.read_table(source[0]).to_pylist() == ROWS
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [("state.json", "{", "cannot be read"), ("state.json", "{}", "names no file"),
+     ("dataset_dict.json", "[1]", r"\(none\)"),
+     ("state.json", '{"_data_files": [{"filename": "gone.arrow"}]}', "has lost gone.arrow")],
+)  # fmt: skip
+def test_a_saved_set_that_is_broken(file: str, text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / file).write_text(text)
+    with pytest.raises(BadInput, match=said):
+        convert([str(tmp_path / "saved")], tmp_path / "o.parquet", RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(b"prompt: 5", "--mapping prompt = 5: is not a text"), (b"boxed: 'yes'", "is not true or false"),
+     (b"extra: 5", "extra = 5: is not a list of columns"), (b"extra: [{a: 1}]", "is not a list of columns"),
+     (b"prompt: caf\xe9", "is no YAML"), (b"5: a", "is no part of a mapping")],
+)  # fmt: skip
+def test_a_mapping_of_other_types(text: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "map.yaml").write_bytes(text)
+    with pytest.raises(BadInput, match=said):
+        read_recipe(tmp_path / "map.yaml", {})
 
 
 def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:

@@ -179,3 +179,12 @@ def test_without_a_network_it_says_what_to_do(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(BadInput, match="did you mean gsm8k"):
         prepare("gsm8", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_copy_of_another_shape_is_one_clear_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_: pytest.fail("a file is asked for at the hub"))
+    pq.write_table(pa.table({"q": ["x"], "a": [1]}), tmp_path / "copy.parquet")
+    with pytest.raises(BadInput):
+        prepare(name, tmp_path / "out", str(tmp_path / "copy.parquet"))
+    assert not [p for p in (tmp_path / "out").rglob("*") if p.is_file()]

@@ -60,7 +60,7 @@ def test_of_overlapping_attempts_each_step_is_there_once(make_study: MakeStudy, 
 
 def test_text_and_odd_numbers_come_through(hostile: Study, tmp_path: Path) -> None:
     trial = hostile.directory.trials()[0]
-    line = {"step": 41, "data": {"a": math.inf, "b": None, "c": True, "d": "text"}}
+    line = {"step": 41, "data": {"a": math.inf, "b": None, "c": True, "d": "text", "e": -(10**400), "half \ud800": 1}}
     with open(trial.attempt(1).metrics_file, "a") as file:
         file.write(json.dumps(line) + "\n")
     record = read_study(hostile.directory, now=START + 900)
@@ -71,6 +71,9 @@ def test_text_and_odd_numbers_come_through(hostile: Study, tmp_path: Path) -> No
     assert last["a"] == "inf" and last["b"] == "nan" and last["c"] is None and last["d"] is None
     last = [row for row in by_format["json"]["metrics"] if row["trial"] == 0][-1]
     assert last["a"] is None and last["b"] is None
+    pytest.importorskip("pyarrow")
+    last = [r for r in read(export(record, "parquet", tmp_path / "p"), "parquet")["metrics"] if r["trial"] == 0][-1]
+    assert last["e"] == -math.inf and last["half ?"] == 1
 
 
 def test_an_empty_study_has_empty_tables(make_study: MakeStudy, tmp_path: Path) -> None:

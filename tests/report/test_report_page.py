@@ -14,6 +14,7 @@ import sys
 from array import array
 from collections.abc import Iterable
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -506,3 +507,24 @@ def table_rows(parsed: Page, name: str) -> list[list[str]]:
 
 def table_head(parsed: Page, name: str) -> list[str]:
     return table_rows(parsed, name)[0]
+
+
+def test_words_and_lines_stand_out_in_light_and_in_dark() -> None:
+    """As WCAG asks: 4.5 for words, 3 for lines, on every ground that they stand on."""
+
+    def light_of(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    css = (resources.files("hysweep.report") / "assets" / "page.css").read_text()
+    roots = re.findall(r":root \{(.*?)\n *\}", css, re.S)
+    schemes = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", root)) for root in roots]
+    assert len(schemes) == 2 and set(schemes[0]) == set(schemes[1])
+    for colours in schemes:
+        for name, colour in colours.items():
+            if name in ("page", "panel", "mark", "code", "line", "strong"):
+                continue
+            for ground in ("page", "panel", "mark", "code"):
+                low, high = sorted((light_of(colour), light_of(colours[ground])))
+                assert (high + 0.05) / (low + 0.05) >= (3 if re.fullmatch(r"g\d", name) else 4.5), (name, ground)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from importlib.util import find_spec
 from typing import Any
 
@@ -125,7 +127,9 @@ def test_json_schema(answer: str, score: float, tmp_path) -> None:
 def test_what_does_not_come_back_is_ended_and_the_next_is_answered() -> None:
     child = Child()
     assert child.ask("math_equal", ["\\boxed{2}", "2"], 30) == 1.0
+    assert child._process is not None
+    os.kill(child._process.pid, signal.SIGSTOP)
     with pytest.raises(TooLong):
-        child.ask("math_equal", ["\\boxed{2}", "2"], 0)
+        child.ask("math_equal", ["\\boxed{2}", "2"], 0.1)
     assert child.ask("math_equal", ["\\boxed{2}", "2"], 30) == 1.0
     child._end()

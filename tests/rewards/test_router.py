@@ -45,6 +45,13 @@ def test_several_are_added_up_and_each_is_a_metric() -> None:
     assert score(routes, "a", "1") == {"score": 0.75, "acc": 1.0, "exact_match": 1.0, "length": 0.0}
 
 
+def test_every_row_names_the_same_metrics() -> None:
+    """verl puts a batch's rows together by the metrics that its first row has."""
+    routes = {"a": [{"reward": "exact_match", "weight": 0.5}, {"reward": "length"}], "b": "format"}
+    assert score(routes, "b", "1") == {"score": 0.0, "acc": 0.0, "exact_match": None, "length": None}
+    assert set(score(routes, "a", "1")) == set(score(routes, "b", "1"))
+
+
 @pytest.fixture
 def functions(tmp_path: Path) -> str:
     (tmp_path / "own.py").write_text(
@@ -55,6 +62,7 @@ def functions(tmp_path: Path) -> str:
         "def nan(**row):\n    return float('nan')\n"
         "def bare(**row):\n    return {'acc': 1}\n"
         "def true(**row):\n    return True\n"
+        "def leaves(**row):\n    raise SystemExit(0)\n"
     )
     return str(tmp_path / "own.py")
 
@@ -68,7 +76,7 @@ def test_functions_sync_and_async_with_options_of_their_own(functions: str) -> N
 @pytest.mark.parametrize(
     ("name", "said"),
     [("raises", "ZeroDivisionError: no such luck"), ("nothing", "no number"), ("nan", "not finite"),
-     ("bare", "no score"), ("missing", "no function missing")],
+     ("bare", "no score"), ("missing", "no function missing"), ("leaves", "SystemExit: 0")],
 )  # fmt: skip
 def test_what_cannot_be_used_is_written_down_with_its_row(
     functions: str, name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,7 +192,14 @@ def test_an_endpoint_and_a_server_of_the_trials_own(
 @pytest.mark.parametrize(
     ("routes", "said"),
     [({"a": "maths"}, "did you mean math"), ({"a": {"weight": 1}}, "names no reward"), ({"a": []}, "names no reward"),
-     ({"a": {"reward": "math", "weight": "much"}}, "is no number"), ({"a": 3}, "names no reward")],
+     ({"a": {"reward": "math", "weight": "much"}}, "is no number"), ({"a": 3}, "names no reward"),
+     ({"a": {"reward": "math", "weight": float("nan")}}, "is no number"), ({"a": "http://"}, "no URL with a host"),
+     ({"a": "http://[::1"}, "no URL with a host"), ({"a": {"reward": "length", "mots": 4}}, "did you mean most"),
+     ({"a": {"reward": "verl", "timeout_s": 4}}, "nothing that verl reads"),
+     ({"a": {"reward": "length", "most": "abc"}}, "another type than int"),
+     ({"a": {"reward": "length", "least": True}}, "another type than int"),
+     ({"a": {"reward": "code", "is_partial": 1}}, "another type than bool"),
+     ({"a": {"reward": "format", "regex": "("}}, "no regular expression")],
 )  # fmt: skip
 def test_routes_that_say_nothing(routes: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
@@ -210,6 +225,7 @@ def test_routes_reach_the_trainer_as_they_are_written(tmp_path: Path) -> None:
     routes = {
         "openai/gsm8k": "own.py:f",
         "it's ${odd}": ["math", {"reward": "server:judge/s", "weight": 0.5}],
+        "tiny_copy": "format",
         "*": "verl",
     }
     servers = {"judge": {"command": "python judge.py --port {port}"}}
@@ -229,6 +245,7 @@ def test_routes_reach_the_trainer_as_they_are_written(tmp_path: Path) -> None:
     [
         ({"a": "none.py:f"}, {}, "no such file"),
         ({"a": "own.py:g"}, {}, "no such function"),
+        ({"a": {"reward": "json_schema", "schema_file": "/none.json"}}, {}, "no such file"),
         ({"a": "server:judge/s"}, {}, "no server that the trial starts"),
         ({"a": "server:judge/s"}, {"judge": {"comand": "x"}}, "says no command"),
         ({"a": "server:judge/s"}, {"judge": {"command": "x", "heath": "/h"}}, "nothing that a server has"),
@@ -251,3 +268,11 @@ def test_a_function_is_called_by_the_router_too(trial_of, tmp_path: Path) -> Non
     assert values[f"{prefix}.path"] == "pkg://hysweep.rewards.router"
     assert values[f"{prefix}.reward_kwargs.function"] == f"{tmp_path}/own.py:f"
     assert values[f"{prefix}.reward_kwargs.bonus"] == 2
+
+
+@pytest.mark.parametrize("path", ["''", "folder"])
+def test_a_functions_file_is_a_file(trial_of, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    found = check_trial(trial_of("reward=function", f"reward.function_path={path}"))
+    assert [p.key for p in found if p.why == "is no file"] == ["reward.function_path"]

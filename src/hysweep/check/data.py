@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hysweep.compile import expand, model_path
-from hysweep.rewards import knows
-from hysweep.schema import BadInput, Problem, Trial
+from hysweep.embedded import assets
+from hysweep.rewards import knows, names_more
+from hysweep.schema import BadInput, Problem, Stage, Trial
 
 if TYPE_CHECKING:
     from hysweep.data.check import Wants
@@ -25,6 +26,7 @@ def wants_of(t: Trial, with_tokenizer: bool = False) -> Wants:
 
     return Wants(
         knows=knows(t.reward),
+        names_more=names_more(t.reward),
         lengths=tokenizer_lengths(model_path(t.model.path), t.model.trust_remote_code) if with_tokenizer else None,
         max_prompt_length=t.trainer.max_prompt_length,
         drops_longer=t.data.filter_overlong_prompts,
@@ -35,6 +37,12 @@ def wants_of(t: Trial, with_tokenizer: bool = False) -> Wants:
 
 def rows_are_sound(t: Trial) -> Iterator[Problem]:
     """A glance at the files that are here: their shape, their first rows, whether they are enough for a step."""
+    source = assets.RECIPE.data_source
+    for key in ("train_files", "val_files"):
+        for name in getattr(t.data, key):
+            if name.startswith("embedded:") and not knows(t.reward)(source):
+                why = f"its data_source, {source}, is none that the reward has a way to score"
+                yield Problem(f"data.{key}", name, why, "set reward=tiny_copy, or choose other data", Stage.ROLLOUT)
     if find_spec("pyarrow") is None:
         return
     train, val = (_here(names) for names in (t.data.train_files, t.data.val_files))

@@ -33,6 +33,9 @@ def files_exist(t: Trial) -> Iterator[Problem]:
                 known = [f"embedded:{n}" for n in assets.NAMES]
                 yield Problem(key, name, "is not shipped", suggest(name, known))
             continue
+        if key == "reward.function_path" and (not name.strip() or Path(resolve(name)).is_dir()):
+            yield Problem(key, name or "''", "is no file", "give a Python file that defines the function", Stage.START)
+            continue
         if key == "model.path" and not name.strip():
             yield Problem(key, "''", "names no model", "give a directory, or the id of a model on a hub", Stage.START)
             continue
@@ -51,7 +54,10 @@ def files_exist(t: Trial) -> Iterator[Problem]:
             and not Path(resolve(name)).exists()
         ):
             yield Problem(key, name, "there is no such file", f"looked for {resolve(name)}", Stage.START)
-        if (
+        if key.startswith("data.") and t.data.reader == "verl" and Path(resolve(name)).is_dir():
+            why, cure = "is a directory: verl reads files", "name its files, as DIR/*.parquet, or set data.reader=arrow"
+            yield Problem(key, name, why, cure, Stage.START)
+        elif (
             key.startswith("data.")
             and t.data.reader == "verl"
             and Path(name).suffix not in (".parquet", ".json", ".jsonl")

@@ -24,6 +24,10 @@ def routes_are_readable(t: Trial) -> Iterator[Problem]:
     for route in routes:
         for term in route.terms:
             key = f"reward.routes.{route.pattern}"
+            for name, value in term.options.items() if term.kind == "ready" and t.cluster.launcher == "local" else ():
+                if name.endswith("_file") and not Path(resolve(value)).is_file():
+                    why, looked = "there is no such file", f"looked for {resolve(value)}"
+                    yield Problem(f"{key}.{name}", value, why, looked, Stage.ROLLOUT)
             if term.kind == "function":
                 file, _, name = term.reward.rpartition(":")
                 if file.endswith(".py"):
@@ -50,7 +54,7 @@ def function_problems(key: str, file: str, name: str, is_here: bool) -> Iterator
         return
     names = defined(tree)
     if name not in names:
-        cure = suggest(name, names) if names else "it defines none"
+        cure = suggest(name, names, file) if names else "it defines none"
         yield Problem(key, f"{file}:{name}", f"{file} has no such function", cure, Stage.ROLLOUT)
 
 

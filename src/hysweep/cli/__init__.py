@@ -324,10 +324,19 @@ def reward() -> None:
 @click.option("--answers", type=click.Path(path_type=Path), metavar="FILE",
               help="A line a row: text, or JSON with row and answer. Else made of the ground truths.")  # fmt: skip
 @click.option("--seed", default=0, type=int, metavar="N", help="Of which rows.")
+@click.option("--timeout", default=300.0, show_default=True, type=click.FloatRange(0, min_open=True),
+              metavar="SECONDS", help="Give up where one answer takes longer.")  # fmt: skip
 @CONFIG_DIR
 @JSON
 def try_(
-    name: str, file: Path, n: int, answers: Path | None, seed: int, config_dirs: tuple[str, ...], as_json: bool
+    name: str,
+    file: Path,
+    n: int,
+    answers: Path | None,
+    seed: int,
+    timeout: float,
+    config_dirs: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Score answers to rows of FILE: the scores by kind of answer, the time of a row, and what fails.
 
@@ -336,7 +345,7 @@ def try_(
     """
     from hysweep.cli.reward import try_reward
 
-    sys.exit(try_reward(name, file, n, answers, seed, [Path(d) for d in config_dirs], as_json))
+    sys.exit(try_reward(name, file, n, answers, seed, [Path(d) for d in config_dirs], as_json, timeout))
 
 
 @hysweep.command(epilog="Example: hysweep status outputs/quickstart")
@@ -658,9 +667,9 @@ def main() -> None:
         sys.exit(0)
     except OSError as e:
         # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
-        where = e.filename or "the current directory"
-        click.echo(f"hysweep: {where}: {e.strerror or e}; mend it and say it again", err=True)
-        sys.exit(1)
+        where = f"{e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
+        click.echo(f"hysweep: {where}; mend it and say it again", err=True)
+        sys.exit(2)
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -148,7 +148,10 @@ def check(
 
 def _print_files(files: Sequence[Any], has_lengths: bool) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
+
+    from hysweep.data.check import shown
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("file", "for", "rows", "repeated", "data_source"):
@@ -157,9 +160,9 @@ def _print_files(files: Sequence[Any], has_lengths: bool) -> None:
         for head in ("p50", "p99", "longest", "too long"):
             table.add_column(head, justify="right")
     for f in files:
-        told = [f"{n} {c:,}" for n, c in f.data_sources.most_common(4)]
+        told = [f"{shown(n)} {c:,}" for n, c in f.data_sources.most_common(4)]
         told += [f"and {len(f.data_sources) - 4} more"] if len(f.data_sources) > 4 else []
         spread = f.spread() or {}
         more = [str(spread.get(k, "")) for k in ("p50", "p99", "max")] + [f"{f.longer:,}"] if has_lengths else []
-        table.add_row(f.path, f.role, f"{f.rows:,}", f"{f.repeated:,}", "\n".join(told), *more)
+        table.add_row(escape(f.path), f.role, f"{f.rows:,}", f"{f.repeated:,}", escape("\n".join(told)), *more)
     Console().print(table)

@@ -18,7 +18,9 @@ def explain(cause: str | None) -> None:
             click.echo(f"{known:14}{explanation(known).splitlines()[0].partition(': ')[2]}")
         return
     if cause not in list(EXPLAINED):
-        raise BadInput(Problem("CAUSE", cause, "is no cause of an end", suggest(cause, list(EXPLAINED))))
+        raise BadInput(
+            Problem("CAUSE", cause, "is no cause of an end", suggest(cause, list(EXPLAINED), "`hysweep explain`"))
+        )
     console = Console()
     if console.is_terminal:
         console.print(Markdown(explanation(Cause(cause)), hyperlinks=False))

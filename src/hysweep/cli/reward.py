@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import re
+import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -16,13 +21,15 @@ import click
 
 from hysweep.check.rewards import function_problems
 from hysweep.cli.data import need_pyarrow
+from hysweep.report.words import clean
 from hysweep.rewards import encode
 from hysweep.schema import BadInput, Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One answer to one row. `is_bad`: the reward raised, or gave no finite number; `said` is why."""
+    """One answer to one row. `score` is None: the reward raised, gave no finite number, or was not done in
+    time (`is_hung`); `said` is why."""
 
     row: int
     data_source: str
@@ -32,10 +39,18 @@ class Tried:
     parts: dict[str, Any]
     ms: float
     said: str = ""
+    is_hung: bool = False
 
 
 def try_reward(
-    reward: str, file: Path, n: int, answers: Path | None, seed: int, config_dirs: Sequence[Path], as_json: bool
+    reward: str,
+    file: Path,
+    n: int,
+    answers: Path | None,
+    seed: int,
+    config_dirs: Sequence[Path],
+    as_json: bool,
+    timeout_s: float,
 ) -> int:
     need_pyarrow()
     call = _call_of(reward, config_dirs)
@@ -45,18 +60,50 @@ def try_reward(
         raise BadInput(
             Problem("--answers", answers, "answers none of the rows that are tried", "give a line for each row")
         )
-    tried = asyncio.run(_all(call, rows, given))
+    with _left_at_once(), redirect_stdout(sys.stderr):  # what a reward prints is no answer of ours
+        loop = asyncio.new_event_loop()
+        try:
+            tried = loop.run_until_complete(_all(call, rows, given, timeout_s))
+        finally:
+            loop.close()  # does not wait for threads
     bad = [t for t in tried if t.score is None]
+    differ = _differ(tried)
     if as_json:
-        click.echo(json.dumps({"tried": [asdict(t) for t in tried], "failed": len(bad)}, indent=1, default=str))
-        return 1 if bad else 0
-    _print(tried)
-    for t in bad[:3]:
-        click.echo(f"row {t.row} ({t.data_source}), {t.kind}: {t.said}")
-    click.echo(
-        f"{len(tried)} answers to {len(rows)} rows: " + (f"{len(bad)} could not be scored" if bad else "all scored")
-    )
-    return 1 if bad else 0
+        told = {"tried": [asdict(t) for t in tried], "failed": len(bad), "metrics_differ": differ}
+        # what is no number is null
+        whole = json.loads(json.dumps(told, default=str), parse_constant=lambda _: None)
+        click.echo(json.dumps(whole, indent=1))
+    else:
+        _print(tried)
+        for t in bad[:3]:
+            click.echo(f"row {t.row} ({clean(t.data_source, 60)}), {t.kind}: {t.said}")
+        if differ:
+            click.echo(f"{differ}: verl looks for the metrics of a batch's first row in all; name the same for each")
+        click.echo(
+            f"{len(tried)} answers to {len(rows)} rows: " + (f"{len(bad)} could not be scored" if bad else "all scored")
+        )
+    code = 1 if bad or differ else 0
+    if any(t.is_hung for t in tried):  # its thread would be waited for
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+@contextmanager
+def _left_at_once() -> Iterator[None]:
+    """Ctrl-C does not wait for a reward that does not come back."""
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _differ(tried: Sequence[Tried]) -> str:
+    """Which metrics some scores have and others not; empty where all have the same."""
+    names = [{str(name) for name in t.parts} for t in tried if t.score is not None]
+    some = {name for have in names for name in have if not all(name in other for other in names)}
+    return f"only some answers have {', '.join(sorted(some))}" if some else ""
 
 
 def _call_of(reward: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
@@ -65,7 +112,8 @@ def _call_of(reward: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
         from hysweep.compile import trainer_values
         from hysweep.compose import Composer
 
-        trial = Composer(config_dirs).compose(reward.split()).trial
+        words = re.split(r"\s+(?=[\w.+~@/]+=)", reward.strip())  # a value may have spaces in it
+        trial = Composer(config_dirs).compose(words).trial
         if trial.reward.servers and trial.reward.routes:
             why = "are started with a trial alone"
             raise BadInput(
@@ -109,6 +157,8 @@ def _answers(file: Path) -> dict[int, str]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as e:
         raise BadInput(Problem("--answers", file, e.strerror or str(e), "give a file of lines")) from e
+    except UnicodeError as e:
+        raise BadInput(Problem("--answers", file, f"is no UTF-8: {e}", "save it as UTF-8")) from e
     for number, line in enumerate(lines):
         try:
             told = json.loads(line)
@@ -118,7 +168,11 @@ def _answers(file: Path) -> dict[int, str]:
             text = next((told[k] for k in ("answer", "response", "output") if k in told), None)
             if text is None:
                 raise BadInput(Problem("--answers", f"line {number + 1}", "has no answer", 'as {"answer": "42"}'))
-            found[int(next((told[k] for k in ("row", "index") if k in told), number))] = str(text)
+            row = next((told[k] for k in ("row", "index") if k in told), number)
+            if not isinstance(row, int):
+                why = f"line {number + 1}: its row is no number"
+                raise BadInput(Problem("--answers", row, why, 'as {"row": 0, "answer": "42"}'))
+            found[row] = str(text)
         else:
             found[number] = line
     return found
@@ -142,29 +196,38 @@ def _samples(rows: Sequence[tuple[int, dict[str, Any]]], at: int, given: dict[in
     yield "nothing", ""
 
 
-async def _all(call: dict[str, Any], rows: Sequence[tuple[int, dict[str, Any]]], given: dict[int, str]) -> list[Tried]:
+async def _all(
+    call: dict[str, Any], rows: Sequence[tuple[int, dict[str, Any]]], given: dict[int, str], timeout_s: float
+) -> list[Tried]:
+    """Every answer's score; none after one that took longer than it may."""
     from hysweep.rewards import router
 
     tried = []
     for at, (index, row) in enumerate(rows):
         for kind, answer in _samples(rows, at, given):
             began = time.perf_counter()
-            said, score, parts = "", None, {}
+            said, score, parts, is_hung = "", None, {}, False
             try:
-                parts = await router.compute_score(
+                scored = router.compute_score(
                     row["data_source"], answer, row["reward_model"]["ground_truth"], row.get("extra_info"), **call
                 )
+                parts = await asyncio.wait_for(scored, timeout_s)
                 score = parts["score"]
+            except TimeoutError:
+                said, is_hung = f"not scored within {timeout_s:g} s; the others were not tried", True
             except router.RewardError as e:
                 said = str(e)
             took = (time.perf_counter() - began) * 1000
-            tried.append(Tried(index, row["data_source"], answer, kind, score, parts, round(took, 3), said))
+            tried.append(Tried(index, row["data_source"], answer, kind, score, parts, round(took, 3), said, is_hung))
+            if is_hung:
+                return tried
     await router.close()
     return tried
 
 
 def _print(tried: Sequence[Tried]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -178,5 +241,7 @@ def _print(tried: Sequence[Tried]) -> None:
         told = [f"{sum(scores) / len(scores):.3f}", f"{min(scores):g}", f"{max(scores):g}"] if scores else ["", "", ""]
         failed = sum(t.score is None for t in some)
         ms = median(t.ms for t in some)  # the first waits for what is imported
-        table.add_row(source, kind, str(len(some)), *told, f"{ms:.2f}", str(failed) if failed else "")
+        table.add_row(
+            escape(clean(source, 60)), kind, str(len(some)), *told, f"{ms:.2f}", str(failed) if failed else ""
+        )
     Console().print(table)

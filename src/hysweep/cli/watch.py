@@ -33,9 +33,13 @@ def watch(path: Path, interval_s: float) -> int:
     """Show a study until somebody leaves; without a terminal, until nothing of it is under way."""
     directory = study_at(path)
     record = read_study(directory)
+    has_told = False
     with opened(directory) as shown:
         while True:
             shown.show(record)
+            if not shown.has_reader and not has_told and record.is_live and not _is_driven(directory):
+                has_told = True
+                shown.say(f"nobody drives the study; what is queued may still run: hysweep resume {directory.path}")
             if shown.wait(interval_s):
                 return 0
             if not shown.has_reader and not record.is_live and not _is_driven(directory):

@@ -14,12 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hysweep.data.convert import prompt_digests
-from hysweep.data.sources import Source, find, pieces
+from hysweep.data.sources import Source, differ, find, pieces
 from hysweep.schema import BadInput, Problem, Severity, Stage
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
 READ = ("data_source", "prompt", "reward_model", "ability", "extra_info")
 NEEDED = ("data_source", "prompt", "reward_model")  # the reward loop fails without; the others only describe
+
+NAMED = 5  # data sources without a reward that are named one by one
 
 Lengths = Callable[[list[list[dict[str, Any]]]], list[int]]  # tokens of each chat, as the trainer counts them
 Watch = Callable[[int, int], None]  # bytes behind, rows looked at
@@ -30,11 +32,13 @@ class Wants:
     """What the rows must be good for; None: not looked at.
 
     knows      whether the trial's reward has a way to score a data_source
+    names_more whether the reward gives a data_source's rows more metrics than it gives others
     lengths    counts the tokens of chats
     batch      prompts of a step
     """
 
     knows: Callable[[str], bool] | None = None
+    names_more: Callable[[str], bool] | None = None
     lengths: Lengths | None = None
     max_prompt_length: int | None = None
     drops_longer: bool = False
@@ -161,6 +165,7 @@ class _Look:
 
     def _shape(self, path: str, role: str, schema: pa.Schema) -> bool:
         """Whether the rows can be looked at."""
+        differ(schema.names, path)
         missing = [name for name in NEEDED if name not in schema.names]
         how = f"hysweep data convert {path} --prompt COLUMN --answer COLUMN --data-source NAME"
         if missing:
@@ -174,11 +179,16 @@ class _Look:
             f.name for f in prompt.value_type
         }:
             self._say(path, f"prompt: {prompt}", "a message has role and content", how)
+        else:
+            for name in ("role", "content"):
+                kind = prompt.value_type.field(name).type
+                if not _may_be_text(kind) and not (name == "content" and pa.types.is_nested(kind)):
+                    self._say(path, f"prompt: {name} is {kind}", "is to be text", how)
         reward = schema.field("reward_model").type
         if not pa.types.is_struct(reward) or reward.get_field_index("ground_truth") < 0:
             self._say(path, f"reward_model: {reward}", "verl reads its ground_truth", how)
         source = schema.field("data_source").type
-        if not (pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_dictionary(source)):
+        if pa.types.is_null(source) or not (_may_be_text(source) or pa.types.is_dictionary(source)):
             self._say(path, f"data_source: {source}", "is to be text", how)
         if "extra_info" in schema.names and not pa.types.is_struct(schema.field("extra_info").type):
             kind = schema.field("extra_info").type
@@ -211,7 +221,7 @@ class _Look:
         faults.note("no message", first, pa.array(lengths == 0))
         flat = prompt.flatten()
         of_row = np.repeat(np.arange(rows), lengths)
-        role, content = pc.struct_field(flat, "role"), pc.struct_field(flat, "content")
+        role, content = (_or_text(pc.struct_field(flat, name)) for name in ("role", "content"))
         known = pc.fill_null(pc.is_in(role, pa.array(ROLES, role.type)), False)
         faults.note("a role that no chat template knows", first, _by_row(pc.invert(known), of_row, rows))
         if not pa.types.is_nested(content.type):
@@ -250,12 +260,15 @@ class _Look:
                 path, f"row {row}", f"{count:,} of {facts.seen:,} rows have {what}", _CURES[what], stage, is_error
             )
         if wants.knows is not None:
-            for name, count in facts.data_sources.items():
-                if not wants.knows(name):
-                    self._say(path, f"data_source: {name}",
-                              f"{count:,} rows of a source that the reward has no way to score",
-                              "route it: reward=router with reward.routes, or set reward.function_path",
-                              Stage.ROLLOUT)  # fmt: skip
+            unknown = {name: count for name, count in facts.data_sources.items() if not wants.knows(name)}
+            told = {shown(name): unknown.pop(name) for name in list(unknown)[:NAMED]}
+            if unknown:
+                told[f"{len(unknown):,} others"] = sum(unknown.values())
+            for name, count in told.items():
+                self._say(path, f"data_source: {name}",
+                          f"{count:,} rows of a source that the reward has no way to score",
+                          "route it: reward=router with reward.routes, or set reward.function_path",
+                          Stage.ROLLOUT)  # fmt: skip
         limit = wants.max_prompt_length
         if facts.tokens and limit is not None:
             facts.longer = sum(n > limit for n in facts.tokens)
@@ -274,11 +287,25 @@ class _Look:
             total = len(self.digests["val"])
             self._say("val_files", shared, f"of {total:,} different prompts to validate with are trained on too",
                       "take them out of one of the two", Stage.NEVER, is_error=False)  # fmt: skip
+        if self.wants.names_more is not None:
+            for role in ("train", "val"):
+                self._mixed(role, self.wants.names_more)
         rows = sum(f.rows - (f.longer if self.wants.drops_longer else 0) for f in self.files if f.role == "train")
         is_known = rows and all(f.is_counted for f in self.files if f.role == "train")
         if self.wants.batch is not None and is_known and rows < self.wants.batch:
             self._say("train_files", rows, f"are fewer rows than a step takes ({self.wants.batch}): nothing is trained",
                       "give more rows, or a smaller trainer.train_batch_size")  # fmt: skip
+
+    def _mixed(self, role: str, names_more: Callable[[str], bool]) -> None:
+        """verl puts a batch's metrics together by those of its first row."""
+        sources = [name for f in self.files if f.role == role for name in f.data_sources]
+        more = next((name for name in sources if names_more(name)), None)
+        less = next((name for name in sources if not names_more(name)), None)
+        if more is not None and less is not None:
+            self._say(f"{role}_files", f"data_source: {shown(more)}, {shown(less)}",
+                      "verl scores the first by a dict, the other by a number, and fails at a batch of both",
+                      'ask verl through the router: reward=router with reward.routes of "*": verl',
+                      Stage.ROLLOUT)  # fmt: skip
 
 
 _ADVICE = ("the answer as its last message",)
@@ -303,6 +330,21 @@ class _Faults:
         if len(hits):
             count, row = self.found.get(what, (0, first + int(hits[0])))
             self.found[what] = (count + len(hits), row)
+
+
+def shown(text: str) -> str:
+    """A value of a row as one short line."""
+    line = text if text.isprintable() else repr(text)
+    return line if len(line) <= 60 else f"{line[:59]}…"
+
+
+def _may_be_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))
+
+
+def _or_text(array: pa.Array) -> pa.Array:
+    """A column of nothing but nulls as one of text."""
+    return array.cast(pa.string()) if pa.types.is_null(array.type) else array
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -56,16 +57,22 @@ def read_recipe(path: Path, given: Mapping[str, Any]) -> Recipe:
         found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except OSError as e:
         raise BadInput(Problem("--mapping", path, e.strerror or str(e), "give a YAML file")) from e
-    except yaml.YAMLError as e:
+    except (yaml.YAMLError, UnicodeError) as e:
         raise BadInput(Problem("--mapping", path, f"is no YAML: {' '.join(str(e).split())}", "mend it")) from e
     if not isinstance(found, dict):
         raise BadInput(Problem("--mapping", path, "is no mapping", "as in: prompt: question"))
-    wrong = [Problem("--mapping", name, "is no part of a mapping", suggest(name, known)) for name in set(found) - known]
+    wrong = [Problem("--mapping", name, "is no part of a mapping", suggest(str(name), known))
+             for name in found if name not in known]  # fmt: skip
+    extra = found.get("extra") or ()
+    found["extra"] = tuple(extra.split(",") if isinstance(extra, str) else extra if isinstance(extra, list) else ())
+    for name, kind, what in (("boxed", bool, "true or false"), ("extra", str, "a list of columns"),
+                             *((f.name, str, "a text") for f in fields(Recipe) if f.type == "str")):  # fmt: skip
+        values = extra or () if name == "extra" else [found[name]] if name in found else []
+        if not isinstance(values, (list, tuple, str)) or not all(isinstance(v, kind) for v in values):
+            value = extra if name == "extra" else found[name]
+            wrong.append(Problem(f"--mapping {name}", value, f"is not {what}", f"give {what}"))
     if wrong:
         raise BadInput(*wrong)
-    if isinstance(found.get("extra"), str):
-        found["extra"] = found["extra"].split(",")
-    found["extra"] = tuple(found.get("extra") or ())
     return Recipe(**{**found, **given})
 
 
@@ -76,7 +83,7 @@ def needed(recipe: Recipe) -> list[str] | None:
     names = [*recipe.extra]
     for text, is_column in _texts(recipe):
         names += [part for part, is_name in parts_of(text, is_column) if is_name]
-    return list(dict.fromkeys(name.partition(".")[0] for name in names))
+    return list(dict.fromkeys(part for name in names for part in (name, name.partition(".")[0])))
 
 
 def _texts(recipe: Recipe) -> Iterable[tuple[str, bool]]:
@@ -166,7 +173,9 @@ def _column(table: pa.Table, name: str) -> pa.Array:
 
 def _which(name: str, table: pa.Table) -> str:
     close = suggest(name, table.column_names)
-    return f"the columns are {', '.join(table.column_names)}" + (f"; {close}" if close.startswith("did") else "")
+    return f"the columns are {', '.join(table.column_names) or '(none)'}" + (
+        f"; {close}" if close.startswith("did") else ""
+    )
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:
@@ -179,11 +188,11 @@ def _own(table: pa.Table, name: str) -> pa.Array:
     if name not in table.column_names:
         flag = f"--{name.replace('_', '-')}"
         raise BadInput(Problem(name, "", "is not said, and no column has its name", f"give {flag} NAME"))
-    return as_text(_array(table, name))
+    return as_text(_array(table, name), name)
 
 
 def _own_or(table: pa.Table, name: str, other: str) -> pa.Array:
-    return as_text(_array(table, name)) if name in table.column_names else pa.repeat(other, table.num_rows)
+    return as_text(_array(table, name), name) if name in table.column_names else pa.repeat(other, table.num_rows)
 
 
 def _text(table: pa.Table, text: str, is_column: bool) -> pa.Array:
@@ -191,25 +200,33 @@ def _text(table: pa.Table, text: str, is_column: bool) -> pa.Array:
     parts = parts_of(text, is_column)
     if len(parts) == 1 and not parts[0][1]:
         return pa.repeat(parts[0][0], table.num_rows)
-    arrays = [as_text(_column(table, part)) if is_name else pa.scalar(part) for part, is_name in parts]
+    arrays = [as_text(_column(table, part), part) if is_name else pa.scalar(part) for part, is_name in parts]
     if len(arrays) == 1:
         return arrays[0]
     return pc.binary_join_element_wise(*arrays, pa.scalar(""), null_handling="emit_null")
 
 
-def as_text(array: pa.Array) -> pa.Array:
-    """Any column as text: numbers as they are written, lists and structs as JSON."""
+def as_text(array: pa.Array, name: str) -> pa.Array:
+    """The column `name` as text: numbers as they are written, NaN as missing, lists and structs as JSON."""
     kind = array.type
     if pa.types.is_string(kind):
         return array
-    if pa.types.is_nested(kind):
-        return pa.array(
-            [None if v is None else json.dumps(v, ensure_ascii=False) for v in array.to_pylist()], pa.string()
-        )
     try:
+        if pa.types.is_nested(kind):
+            told = [None if v is None else json.dumps(v, ensure_ascii=False, default=_told) for v in array.to_pylist()]
+            return pa.array(told, pa.string())
+        if pa.types.is_floating(kind):
+            array = pc.if_else(pc.is_nan(array), pa.scalar(None, kind), array)
         return array.cast(pa.string())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
-        raise BadInput(Problem("column", kind, "is of a type that is no text", "leave it out")) from e
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as e:
+        raise BadInput(Problem("column", name, f"is of a type that is no text: {kind}", "leave it out")) from e
+
+
+def _told(value: object) -> str:
+    """A date, a decimal number within a list. Raises TypeError for bytes."""
+    if isinstance(value, bytes):
+        raise TypeError("bytes are no text")
+    return str(value)
 
 
 # --- prompts
@@ -225,7 +242,7 @@ def _messages(table: pa.Table, recipe: Recipe) -> pa.Array:
     if array is not None and pa.types.is_list(_plain_list(array).type):
         chat = _chat(_plain_list(array), name)
     else:
-        chat = _one_message("user", as_text(array) if array is not None else _text(table, name, True))
+        chat = _one_message("user", as_text(array, name) if array is not None else _text(table, name, True))
     if not recipe.system:
         return chat
     if chat.type.value_type != MESSAGE:
@@ -253,13 +270,13 @@ def _chat(array: pa.Array, name: str) -> pa.Array:
         why = f"is a list, but not of messages with role and content: {array.type}"
         raise BadInput(Problem("prompt", name, why, "name a column of text or of chat messages"))
     flat = array.flatten()
-    role = as_text(pc.struct_field(flat, names["role"]))
+    role = as_text(pc.struct_field(flat, names["role"]), name)
     if names["role"] != "role":
         for theirs, ours in SPEAKERS.items():
             role = pc.if_else(pc.equal(role, theirs), ours, role)
     content = pc.struct_field(flat, names["content"])
     if not pa.types.is_nested(content.type):  # a list of parts is a message with images
-        content = as_text(content)
+        content = as_text(content, name)
     message = pa.StructArray.from_arrays([role, content], names=["role", "content"])
     lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
     offsets = np.zeros(len(array) + 1, dtype=np.int32)
@@ -311,29 +328,35 @@ def _reward_model(table: pa.Table, recipe: Recipe) -> pa.Array:
             raise BadInput(Problem("reward_model", own.type, "has no ground_truth", "name a column: --answer COLUMN"))
         if not (recipe.answer_regex or recipe.boxed):
             return own
-        answer = as_text(pc.struct_field(own, "ground_truth"))
+        answer = as_text(pc.struct_field(own, "ground_truth"), "reward_model.ground_truth")
     else:
         why = f"is not said; the columns are {', '.join(table.column_names)}"
         raise BadInput(Problem("answer", "", why, "name one: --answer COLUMN"))
     if recipe.boxed:
         answer = pa.array([None if v is None else last_boxed(v) for v in answer.to_pylist()], pa.string())
     if recipe.answer_regex:
-        answer = pc.struct_field(pc.extract_regex(answer, pattern=grouped(recipe.answer_regex)), "answer")
+        answer = _extracted(answer, recipe.answer_regex)
     return pa.StructArray.from_arrays([style, answer], names=["style", "ground_truth"])
 
 
-def grouped(pattern: str) -> str:
-    """A pattern whose first group, or all of it where there is none, is called answer. Raises BadInput."""
+_FIRST = re.compile(r"(?<!\\)((?:\\\\)*)\((?!\?)")  # what opens the first group, if none is within brackets
+
+
+def _extracted(answer: pa.Array, pattern: str) -> pa.Array:
+    """The first group of a pattern where it matches first, or all that matches. Raises BadInput.
+
+    Arrow's expressions are fast, and take named groups alone and no looking ahead: what it does not take, Python does.
+    """
     try:
-        groups = re.compile(pattern).groups
+        compiled = re.compile(pattern)
     except re.error as e:
         raise BadInput(Problem("--answer-regex", pattern, f"is no regular expression: {e}", "mend it")) from e
-    if not groups:
-        return f"(?P<answer>{pattern})"
-    opened = re.search(r"(?<!\\)(?:\\\\)*\((?!\?)", pattern)
-    if opened is None:
-        return pattern.replace("(?P<", "(?P<answer>(?P<", 1) if "(?P<answer>" not in pattern else pattern
-    return f"{pattern[: opened.end()]}?P<answer>{pattern[opened.end() :]}"
+    if compiled.groups <= 1:
+        named = _FIRST.sub(r"\1(?P<answer>", pattern, 1) if compiled.groups else f"(?P<answer>{pattern})"
+        with suppress(pa.ArrowInvalid):
+            return pc.struct_field(pc.extract_regex(answer, pattern=named), "answer")
+    found = (None if text is None else compiled.search(text) for text in answer.to_pylist())
+    return pa.array([None if match is None else match[min(compiled.groups, 1)] for match in found], pa.string())
 
 
 def last_boxed(text: str) -> str | None:

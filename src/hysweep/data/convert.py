@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hysweep.data.columns import Made, Recipe, make, needed, with_index
-from hysweep.data.sources import Piece, Source, find, pieces
+from hysweep.data.sources import Piece, Source, columns_of, find, pieces, readable
 from hysweep.schema import BadInput, Problem
 
 ROW_GROUP = 131_072  # rows
 HELD = 128 * 2**20  # bytes that wait for a row group to be full
 
+SELECTED = ("parquet", "arrow")  # kinds of which columns can be left out
+
 Watch = Callable[[int, int], None]  # bytes of the sources that lie behind, rows written
+Turned = Callable[[], Made]  # a piece in verl's columns, once it is called
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +81,44 @@ def convert(
     when it is interrupted, `path` is as it was.
     """
     sources = find(names, split, config)
+    if path.exists() and any(_holds(Path(source.path), path) for source in sources):
+        raise BadInput(Problem("-o", path, "is one of the files that are read", "give another name"))
     recipe = replace(recipe, split=recipe.split or split or "")
-    columns = needed(recipe)
-    given = ((seen, piece) for seen, piece in _all(sources, columns))
-    return write(given, lambda table: make(table, recipe), path, is_unique, limit, workers, force, watch)
+    return write(_all(sources, recipe), path, is_unique, limit, workers, force, watch)
 
 
-def _all(sources: Sequence[Source], columns: Sequence[str] | None) -> Iterator[tuple[int, Piece]]:
-    behind = 0
+def _holds(source: Path, path: Path) -> bool:
+    return path.resolve().is_relative_to(source.resolve())
+
+
+def _all(sources: Sequence[Source], recipe: Recipe) -> Iterator[tuple[int, Turned]]:
+    columns, behind = needed(recipe), 0
     for source in sources:
-        for seen, piece in pieces(source, columns):
-            yield behind + seen, _named(piece, source)
+        # where one is missing all are read, so that what is wrong can name them
+        is_known = columns is not None and (source.kind not in SELECTED or {*columns} <= {*columns_of(source)})
+        for seen, piece in pieces(source, columns if is_known else None):
+            yield behind + seen, partial(_turned, piece, recipe, source.path, len(sources) > 1)
         behind += source.size
 
 
-def _named(piece: Piece, source: Source) -> Piece:
-    """What is wrong with a piece is said with its file."""
-
-    def read() -> pa.Table:
+def _turned(piece: Piece, recipe: Recipe, path: str, is_named: bool) -> Made:
+    """A piece in verl's columns. Of several files what is wrong is said with its file."""
+    with readable(path):
         try:
-            return piece()
-        except (pa.ArrowInvalid, pa.ArrowIOError) as e:
-            why = f"cannot be read: {' '.join(str(e).split())[:200]}"
-            raise BadInput(Problem("SRC", source.path, why, "see whether it is whole")) from e
+            return make(piece(), recipe)
+        except BadInput as e:
+            if not is_named or any(p.key == "SRC" for p in e.problems):
+                raise
+            raise BadInput(*(replace(p, why=f"{path}: {p.why}") for p in e.problems)) from e
 
-    return read
+
+def turned(given: Iterable[tuple[int, Piece]], turn: Callable[[pa.Table], Made]) -> Iterator[tuple[int, Turned]]:
+    """Pieces, each to be turned when it is called."""
+    return ((seen, lambda piece=piece: turn(piece())) for seen, piece in given)  # type: ignore[misc]
 
 
 def write(
-    given: Iterable[tuple[int, Piece]],
-    turn: Callable[[pa.Table], Made],
+    given: Iterable[tuple[int, Turned]],
     path: Path,
     is_unique: bool = False,
     limit: int | None = None,
@@ -114,13 +126,13 @@ def write(
     force: bool = False,
     watch: Watch = lambda seen, rows: None,
 ) -> Converted:
-    """The pieces, each turned into verl's columns on some core, as one file. See `convert`."""
+    """What is given, each turned into verl's columns on some core, as one file. See `convert`."""
     began = time.monotonic()
     workers = workers or len(os.sched_getaffinity(0))
     read = no_prompt = no_answer = repeated = 0
     seen_prompts: set[bytes] = set()
     with draft(path, force) as writer, ThreadPoolExecutor(workers) as pool:
-        for position, made in _in_order(pool, given, turn, workers + 1):
+        for position, made in _in_order(pool, given, workers + 1):
             read += made.table.num_rows + made.no_prompt + made.no_answer
             no_prompt += made.no_prompt
             no_answer += made.no_answer
@@ -140,20 +152,18 @@ def write(
                 break
         if not writer.rows:
             raise BadInput(
-                Problem("SRC", read, "rows were read, and none has both a prompt and an answer", "look at the mapping")
+                Problem("SRC", f"{read} rows", "none has both a prompt and an answer", "look at the mapping")
             )
         rows = writer.rows
     return Converted(path, read, rows, no_prompt, no_answer, repeated, time.monotonic() - began)
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, given: Iterable[tuple[int, Piece]], turn: Callable[[pa.Table], Made], most: int
-) -> Iterator[tuple[int, Made]]:
+def _in_order(pool: ThreadPoolExecutor, given: Iterable[tuple[int, Turned]], most: int) -> Iterator[tuple[int, Made]]:
     """At most `most` pieces are between their reading and their writing."""
     waiting: deque[tuple[int, Future[Made]]] = deque()
     try:
-        for position, piece in given:
-            waiting.append((position, pool.submit(lambda p=piece: turn(p()))))  # type: ignore[misc]
+        for position, turned in given:
+            waiting.append((position, pool.submit(turned)))
             if len(waiting) >= most:
                 at, future = waiting.popleft()
                 yield at, future.result()
@@ -277,12 +287,16 @@ def draft(path: Path, force: bool = False) -> Iterator[Writer]:
         raise BadInput(Problem("-o", path, "is no name of a parquet file", f"as {path / 'train.parquet'}"))
     if path.exists() and not force:
         raise BadInput(Problem("-o", path, "is there already", "give another name, or --force to write over it"))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+    except OSError as e:
+        raise BadInput(Problem("-o", path, f"cannot be written: {e.strerror}", "give a place that can be")) from e
     for left in path.parent.glob(f".{path.name}.*.part"):  # by one that was killed
         pid = left.name.split(".")[-2]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             left.unlink(missing_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     writer = Writer(part)
     try:
         yield writer

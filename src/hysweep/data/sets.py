@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hysweep.data.columns import MESSAGE, Made, Recipe, last_boxed, make
-from hysweep.data.convert import Converted, Watch, write
+from hysweep.data.convert import Converted, Watch, turned, write
 from hysweep.data.hub import splits_of
-from hysweep.data.sources import Piece, find, pieces
+from hysweep.data.sources import Piece, find, kind_of, pieces, saved
 from hysweep.schema import BadInput, Problem, suggest
 
 Row = dict[str, Any]
@@ -69,7 +70,7 @@ def prepare(
     Raises BadInput: an unknown name, no network, a copy of another shape.
     """
     if name not in SETS:
-        raise BadInput(Problem("NAME", name, "is no set that is known", suggest(name, SETS)))
+        raise BadInput(Problem("NAME", name, "is no set that is known", suggest(name, SETS, "`hysweep data prepare`")))
     known = SETS[name]
     done = []
     splits = _splits(known, source)
@@ -77,10 +78,22 @@ def prepare(
     if there and not force:
         raise BadInput(Problem("NAME", name, f"{there[0]} is there already", "--force writes over it"))
     for split, file in splits.items():
-        given = _pieces(known, source, split)
-        done.append(write(given, known.turn(split), where / file, known.repeats and not keeps_repeats, force=force,
+        given = turned(_pieces(known, source, split), partial(_shaped, known.turn(split), known.name))
+        done.append(write(given, where / file, known.repeats and not keeps_repeats, force=force,
                           watch=watch))  # fmt: skip
     return done
+
+
+def _shaped(turn: Turn, name: str, table: pa.Table) -> Made:
+    """Rows of another shape than the set's are bad input."""
+    cure = "name a copy of the set as its hub has it: --from"
+    try:
+        return turn(table)
+    except KeyError as e:
+        why = f"is not there, and {name} has it; the columns are {', '.join(table.column_names)}"
+        raise BadInput(Problem("column", e.args[0], why, cure)) from e
+    except (TypeError, ValueError, AttributeError, IndexError) as e:
+        raise BadInput(Problem("SRC", name, f"the copy has rows of another shape: {e}", cure)) from e
 
 
 def _splits(known: Set, source: str | None) -> dict[str, str]:
@@ -90,7 +103,7 @@ def _splits(known: Set, source: str | None) -> dict[str, str]:
         stem = Path(source).stem
         return {split: file for split, file in known.files.items() if split in stem} or {first: known.files[first]}
     if source is not None and (Path(source) / "dataset_dict.json").is_file():
-        there = json.loads((Path(source) / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        there = saved(Path(source) / "dataset_dict.json", "splits")
     elif source is not None and (Path(source) / "state.json").is_file():
         there = list(known.files)[:1]
     else:
@@ -103,9 +116,11 @@ def _splits(known: Set, source: str | None) -> dict[str, str]:
 
 
 def _config(known: Set, source: str | None) -> str | None:
-    """A local copy need not have the configurations of the hub's."""
+    """A local copy need not have the configurations of the hub's, and a file has none."""
     if source is None or known.config is None:
         return known.config
+    if not Path(source).is_dir() and kind_of(Path(source)) is not None:
+        return None
     import datasets
 
     try:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
@@ -67,6 +71,8 @@ def find(names: Sequence[str], split: str | None = None, config: str | None = No
 
 
 def _named(name: str, split: str | None, config: str | None) -> list[Source]:
+    if not name.strip():
+        raise BadInput(Problem("SRC", "''", "names nothing to read", "give files, a pattern, a directory or a hub id"))
     path = Path(name).expanduser()
     if path.is_dir():
         return _directory(path, split, config)
@@ -102,22 +108,36 @@ def _file(path: Path) -> Source:
 
 def _directory(path: Path, split: str | None, config: str | None) -> list[Source]:
     if (path / "dataset_dict.json").is_file():  # a DatasetDict that was saved
-        splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        splits = saved(path / "dataset_dict.json", "splits")
         chosen = split or (splits[0] if len(splits) == 1 else None)
         if chosen not in splits:
-            why = f"has the splits {', '.join(splits)}"
+            why = f"has the splits {', '.join(map(str, splits)) or '(none)'}"
             raise BadInput(Problem("SRC", path, why, "choose one: --split NAME"))
         return _directory(path / str(chosen), None, None)
     if (path / "state.json").is_file():  # a Dataset that was saved
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        if state.get("_indices_files") or state.get("_indices_data_files"):
+        shards = [path / str(entry.get("filename")) for entry in saved(path / "state.json", "_data_files")]
+        if any(saved(path / "state.json", key) for key in ("_indices_files", "_indices_data_files")):
             why = "was saved with a selection of its rows beside them"
             raise BadInput(Problem("SRC", path, why, "save it again after flatten_indices()"))
-        return [_file(path / entry["filename"]) for entry in state["_data_files"]]
+        if not shards:
+            raise BadInput(Problem("SRC", path, "has a state.json that names no file", "save the set again"))
+        if lost := [shard.name for shard in shards if not shard.is_file()]:
+            raise BadInput(Problem("SRC", path, f"has lost {', '.join(lost)}", "copy it again, or save it again"))
+        return [_file(shard) for shard in shards]
     if not any(kind_of(p) for p in path.rglob("*")):
         raise BadInput(Problem("SRC", path, "holds no file of a kind that is read", f"give {', '.join(KINDS)}"))
     size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
     return [Source(str(path), "hub", size, config, split)]
+
+
+def saved(path: Path, key: str) -> list[Any]:
+    """A list of what `datasets` wrote beside a set; empty where it wrote none. Raises BadInput where that is broken."""
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise BadInput(Problem("SRC", path, f"cannot be read: {_short(e)}", "save the set again")) from e
+    found = said.get(key) if isinstance(said, dict) else None
+    return found if isinstance(found, list) else []
 
 
 def pieces(source: Source, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Piece]]:
@@ -126,19 +146,52 @@ def pieces(source: Source, columns: Sequence[str] | None = None) -> Iterator[tup
     `columns`: what is needed of files that can leave out the rest. Raises BadInput for what cannot be read; so does
     a piece, when it is called.
     """
+    with readable(source.path):
+        for position, piece in _opened(source, columns):
+            yield position, partial(_sound, piece, source.path)
+
+
+def _opened(source: Source, columns: Sequence[str] | None) -> Iterator[tuple[int, Piece]]:
+    if source.kind == "parquet":
+        return _parquet(source, columns)
+    if source.kind == "arrow":
+        return _arrow(source, columns)
+    if source.kind == "hub":
+        return _hub(source)
+    return _csv(source) if source.kind == "csv" else _json(source)
+
+
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """What goes wrong with a file is said with its name, by BadInput."""
     try:
-        if source.kind == "parquet":
-            yield from _parquet(source, columns)
-        elif source.kind == "arrow":
-            yield from _arrow(source, columns)
-        elif source.kind == "hub":
-            yield from _hub(source)
-        elif source.kind == "csv":
-            yield from _csv(source)
-        else:
-            yield from _json(source)
-    except (pa.ArrowInvalid, pa.ArrowIOError, EOFError) as e:
-        raise BadInput(Problem("SRC", source.path, f"cannot be read: {_short(e)}", "see whether it is whole")) from e
+        yield
+    except RecursionError as e:
+        raise BadInput(Problem("SRC", path, "has values nested too deep to be read", "leave them out")) from e
+    except UnicodeError as e:
+        raise BadInput(Problem("SRC", path, f"is no UTF-8: {_short(e)}", "save it as UTF-8")) from e
+    except (pa.ArrowException, EOFError) as e:
+        raise BadInput(Problem("SRC", path, f"cannot be read: {_short(e)}", "see whether it is whole")) from e
+
+
+def _sound(piece: Piece, path: str) -> pa.Table:
+    """A piece whose columns have different names and whose text is text: Arrow reads other files too."""
+    with readable(path):
+        table = piece()
+        differ(table.column_names, path)
+        try:
+            table.validate(full=True)
+        except pa.ArrowInvalid as e:
+            if "UTF8" in str(e):
+                raise BadInput(Problem("SRC", path, f"is no UTF-8: {_short(e)}", "save it as UTF-8")) from e
+            raise
+        return table
+
+
+def differ(names: Sequence[str], path: str) -> None:
+    """Raises BadInput where two columns have one name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise BadInput(Problem("SRC", path, f"has more than one column {', '.join(twice)}", "rename all but one"))
 
 
 def _short(error: Exception) -> str:
@@ -300,6 +353,9 @@ def _json(source: Source) -> Iterator[tuple[int, Piece]]:
         for position, block in _blocks(source, splitter.cut):
             if elements := splitter.take(block):
                 yield position, lambda b=elements: _json_table(b, source.path, 0)  # type: ignore[misc]
+        if splitter.has_more:
+            why = "has more after its list"
+            raise BadInput(Problem("SRC", source.path, why, "give one list, or a line for each row (.jsonl)"))
         if not splitter.is_closed:
             raise BadInput(Problem("SRC", source.path, "is a list that does not end", "see whether it is whole"))
         return
@@ -315,12 +371,13 @@ class _Elements:
     TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 
     def __init__(self) -> None:
-        self.is_open = self.is_closed = False
+        self.is_open = self.is_closed = self.has_more = False
         self._parts: list[bytes] = []
 
     def cut(self, block: bytes) -> int:
         """How much of a block is whole elements; they wait for `take`."""
         if self.is_closed:
+            self.has_more |= bool(block.strip())
             return len(block)
         self._parts, depth, begin, end = [], 0, 0, 0
         for match in self.TOKEN.finditer(block):
@@ -337,7 +394,7 @@ class _Elements:
                 self._parts.append(block[begin : match.start()].strip())
                 begin = end = match.end()
                 if token == b"]":
-                    self.is_closed = True
+                    self.is_closed, self.has_more = True, bool(block[end:].strip())
                     return len(block)
         return end
 
@@ -353,14 +410,24 @@ def _json_table(block: bytes, path: str, line: int) -> pa.Table:
 
     `line`: of the file, where the block begins; 0: its rows are no lines.
     """
-    try:
-        return pyarrow.json.read_json(
+    with suppress(pa.ArrowInvalid):
+        table = pyarrow.json.read_json(
             pa.BufferReader(block),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
             parse_options=pyarrow.json.ParseOptions(newlines_in_values=not line),
         )
-    except pa.ArrowInvalid:
-        return _columns(list(_objects(block, path, line)))
+        if not any(_is_rounded(chunk) for column in table.columns for chunk in column.chunks):
+            return table
+    return _columns(list(_objects(block, path, line)))
+
+
+def _is_rounded(array: pa.Array) -> bool:
+    """Whether an integer of more digits than a float has may be among the values: Arrow makes it a float."""
+    if pa.types.is_floating(array.type):
+        return (pc.max(pc.abs(array)).as_py() or 0) >= 2**53
+    if pa.types.is_list(array.type):
+        return _is_rounded(array.flatten())
+    return pa.types.is_struct(array.type) and any(map(_is_rounded, array.flatten()))
 
 
 def _objects(block: bytes, path: str, line: int) -> Iterator[dict[str, Any]]:
@@ -395,12 +462,16 @@ def _columns(rows: list[dict[str, Any]]) -> pa.Table:
 def _array(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([None if v is None or v != v else v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
+                         for v in values])  # fmt: skip
 
 
 def columns_of(source: Source) -> list[str]:
     """The names of a source's columns, as its first piece has them."""
+    if source.kind == "parquet":
+        with readable(source.path):
+            return list(pq.read_schema(source.path).names)
     for _, piece in pieces(source):
         return list(piece().column_names)
     return []

@@ -222,7 +222,7 @@ def _parquet_writer() -> Callable[[Path, Sequence[Column], Iterable[Sequence[Row
     def write(file: Path, columns: Sequence[Column], batches: Iterable[Sequence[Row]]) -> None:
         """One row group a trial; what is missing is null, NaN stays NaN."""
         types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
-        schema = pa.schema([pa.field(c.name, types[c.kind], metadata={"doc": c.doc}) for c in columns])
+        schema = pa.schema([pa.field(_legible(c.name), types[c.kind], metadata={"doc": c.doc}) for c in columns])
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for rows in batches:
                 arrays = [

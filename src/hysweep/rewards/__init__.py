@@ -3,6 +3,17 @@
 Most of it runs inside verl's reward workers. Only `routes` is for the other rooms: it imports nothing heavy.
 """
 
-from hysweep.rewards.routes import PARTS, READY, Route, Term, encode, knows, read_routes, route_for, servers_of
+from hysweep.rewards.routes import (
+    PARTS,
+    READY,
+    Route,
+    Term,
+    encode,
+    knows,
+    names_more,
+    read_routes,
+    route_for,
+    servers_of,
+)
 
-__all__ = ["PARTS", "READY", "Route", "Term", "encode", "knows", "read_routes", "route_for", "servers_of"]
+__all__ = ["PARTS", "READY", "Route", "Term", "encode", "knows", "names_more", "read_routes", "route_for", "servers_of"]

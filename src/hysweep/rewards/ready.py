@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,8 @@ def code(
     from hysweep.rewards.sandbox import passed
 
     tests = json.loads(truth) if isinstance(truth, str) else truth
+    if not isinstance(tests, Mapping):
+        raise ValueError(f"the ground truth has no tests: {str(truth)[:80]}; give inputs and outputs, or asserts")
     share = passed(program_of(solution), tests, timeout_s, memory_mib, most_tests)
     return _score(share if is_partial else float(share == 1.0), share == 1.0)
 
@@ -110,6 +113,8 @@ def json_schema(solution: str, truth: Any = None, *, schema: Any = None, schema_
     wanted = schema if schema is not None else _json_file(schema_file) if schema_file else truth
     if isinstance(wanted, str):
         wanted = json.loads(wanted)
+    if not isinstance(wanted, Mapping):
+        raise ValueError(f"the schema is no object: {str(wanted)[:80]}")
     validator = _validator(json.dumps(dict(wanted), sort_keys=True))
     try:
         found = json.loads(_unfenced(solution))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hysweep.rewards.endpoint import Endpoint, Limits
-from hysweep.rewards.routes import READY, SERVER, VERL, Route, Term, read_routes, route_for
+from hysweep.rewards.routes import READY, SERVER, VERL, Route, Term, metrics_of, read_routes, route_for
 
 ATTEMPT = "HYSWEEP_ATTEMPT"  # the directory of the attempt that this process belongs to
 WRITTEN = "reward_error.json"  # in it: the row that ended it; the node looks for this
@@ -64,8 +64,9 @@ async def compute_score(
         route = route_for(_routes(routes), data_source)
         if route is None:
             raise LookupError(f"no route of reward.routes takes data_source {data_source!r}")
-        return await _sum(route, row, limits, more)
-    except Exception as e:
+        # each row of a batch has to name the same metrics: verl looks for those of the first
+        return dict.fromkeys(metrics_of(_routes(routes))) | await _sum(route, row, limits, more)
+    except (Exception, SystemExit) as e:
         raise report(e, row) from e
 
 
@@ -206,7 +207,7 @@ async def close() -> None:
 # --- what went wrong
 
 
-def report(error: Exception, row: Row) -> RewardError:
+def report(error: BaseException, row: Row) -> RewardError:
     """The error with its row; the first of an attempt is written down for its node."""
     said = f"{type(error).__name__}: {error}"
     shown = {name: _short(value) for name, value in row.items()}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from inspect import signature
 from typing import Any
+from urllib.parse import urlsplit
 
 from hysweep.schema import BadInput, Problem, Reward, suggest
 
@@ -26,6 +29,8 @@ OF_VERL = frozenset(
         "searchR1_2wikimultihopqa", "searchR1_musique", "searchR1_bamboogle",
     }
 )  # fmt: skip
+
+OF_MATH_DAPO = ("math_dapo", "math", "math_dapo_reasoning")  # of these what its scorer answers is a dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +88,23 @@ def read_routes(routes: Mapping[str, Any], key: str = "reward.routes") -> tuple[
                 problems.append(Problem(where, one, "names no reward", "as math, or {reward: math, weight: 0.9}"))
                 continue
             weight = one.get("weight", 1.0)
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
                 problems.append(Problem(f"{where}.weight", weight, "is no number", "give one"))
                 continue
             term = Term(one["reward"], float(weight), {k: v for k, v in one.items() if k not in PARTS})
             if term.kind == "function" and ":" not in term.reward:
                 cure = suggest(term.reward, [*READY, VERL]) + "; or file.py:function, or a URL"
                 problems.append(Problem(where, term.reward, "is no ready reward, and names no function", cure))
+            if term.kind == "url" and not has_host(term.reward):
+                problems.append(
+                    Problem(where, term.reward, "is no URL with a host", "as http://scores.example:8000/score")
+                )
+            if term.kind != "function":
+                known = options_of(term)
+                problems += [Problem(f"{where}.{name}", term.options[name], f"is nothing that {term.reward} reads",
+                                     suggest(str(name), known) if known else "leave it out")
+                             for name in term.options if name not in known]  # fmt: skip
+                problems += _wrong(where, term.options, known)
             terms.append(term)
         if not terms and not problems:
             problems.append(Problem(f"{key}.{pattern}", said, "names no reward", "give one"))
@@ -97,6 +112,54 @@ def read_routes(routes: Mapping[str, Any], key: str = "reward.routes") -> tuple[
     if problems:
         raise BadInput(*problems)
     return tuple(found)
+
+
+def has_host(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": (int, float),
+    "str": (str,),
+}
+
+
+def options_of(term: Term) -> dict[str, str]:
+    """What a reward of hysweep's or verl's own may be given beside the row, each with its type as it is declared."""
+    if term.kind != "ready":
+        return {}
+    from hysweep.rewards import ready
+
+    parameters = signature(getattr(ready, term.reward)).parameters.values()
+    return {p.name: str(p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _wrong(where: str, options: Mapping[str, Any], known: Mapping[str, str]) -> Iterable[Problem]:
+    """Options of a ready reward whose values it could not use."""
+    for name, value in options.items():
+        kind = known.get(name, "Any")
+        if kind == "bool":
+            is_right = isinstance(value, bool)
+        else:
+            is_right = isinstance(value, KINDS.get(kind, (object,))) and not (kind in KINDS and isinstance(value, bool))
+        if not is_right:
+            yield Problem(f"{where}.{name}", value, f"is of another type than {kind}", f"give {kind}")
+        elif name == "regex":
+            try:
+                re.compile(value)
+            except re.error as e:
+                yield Problem(f"{where}.{name}", value, f"is no regular expression: {e}", "mend it")
+
+
+def metrics_of(routes: Iterable[Route]) -> set[str]:
+    """What some rows are scored by and others not; verl's own routing names a `pred` for some."""
+    terms = [(term, len(route.terms)) for route in routes for term in route.terms]
+    return {term.label for term, count in terms if count > 1} | {"pred" for term, _ in terms if term.kind == "verl"}
 
 
 def route_for(routes: Iterable[Route], data_source: str) -> Route | None:
@@ -127,6 +190,14 @@ def knows(reward: Reward) -> Callable[[str], bool]:
 
 def scored_by_verl(data_source: str) -> bool:
     return data_source in OF_VERL or data_source.startswith("aime")
+
+
+def names_more(reward: Reward) -> Callable[[str], bool] | None:
+    """Whether verl's own routing gives rows of a data_source score, acc and pred, not a number alone. None: the trial's
+    reward is another, which is not known to mix them."""
+    if reward.routes or reward.function_path is not None or reward.model_path is not None:
+        return None
+    return lambda data_source: data_source in OF_MATH_DAPO or data_source.startswith("aime")
 
 
 def servers_of(routes: Iterable[Route]) -> set[str]:

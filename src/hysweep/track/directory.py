@@ -118,10 +118,10 @@ class AttemptDirectory:
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
         """(step, metrics) in the order written. verl's file logger writes NaN as null: here it is NaN again."""
         return [
-            (int(line["step"]), {k: math.nan if v is None else v for k, v in line["data"].items()})
+            (int(line["step"]), {k: _float_like(v) for k, v in line["data"].items()})
             for line in read_lines(self.metrics_file)
             if isinstance(line.get("step"), (int, float))
-            and math.isfinite(line["step"])
+            and abs(_float_like(line["step"])) < 2**63
             and isinstance(line.get("data"), dict)
         ]
 
@@ -134,6 +134,14 @@ class AttemptDirectory:
         """When metrics or the log last grew; unix seconds, 0 for never."""
         times = [p.stat().st_mtime for p in (self.metrics_file, self.driver_log, self.node_log) if p.exists()]
         return max(times, default=0.0)
+
+
+def _float_like(value: Any) -> Any:
+    """A metric as it was logged: null is NaN, and an integer that no float can be is infinite."""
+    if value is None:
+        return math.nan
+    is_beyond = isinstance(value, int) and value.bit_length() > 1023
+    return math.copysign(math.inf, value > 0 or -1) if is_beyond else value
 
 
 @dataclass(frozen=True, slots=True)
