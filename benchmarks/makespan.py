@@ -6,11 +6,13 @@ On one SLURM cluster of four nodes that this starts, one after another: ours, th
 newest candidate, each of these in an environment of its own, made from the index. Trial k takes the same seconds on
 each side, from 10 to 90, and does nothing but wait: no side boots Ray. Whole processes, from start to end, against the
 bound for whoever does not know how long a trial will take: each begins, in its order, the moment that one has ended.
+And how long each takes until sbatch has its first job.
 """
 
 from __future__ import annotations
 
 import heapq
+import json
 import math
 import os
 import random
@@ -56,8 +58,8 @@ def lengths(trials: int) -> list[float]:
     return [round(math.exp(draw.uniform(math.log(SHORTEST_S), math.log(LONGEST_S))), 1) for _ in range(trials)]
 
 
-def theirs(place: Path, packages: tuple[str, ...], trials: int, in_flight: int) -> float:
-    """Seconds of their sweep, in an environment of its own."""
+def theirs(place: Path, packages: tuple[str, ...], trials: int, in_flight: int) -> tuple[float, float]:
+    """Seconds of their sweep, in an environment of its own, and until sbatch had taken its first jobs."""
     place.mkdir()
     subprocess.run([sys.executable, "-m", "venv", place / "env"], check=True)
     python = place / "env" / "bin" / "python"
@@ -65,25 +67,30 @@ def theirs(place: Path, packages: tuple[str, ...], trials: int, in_flight: int) 
     subprocess.run(pip, check=True)
     (place / "app.py").write_text(APP.format(lengths=lengths(trials)))
     wide = (f"hydra.sweeper.n_trials={trials}", f"hydra.sweeper.n_jobs={in_flight}")
-    return timed([str(python), "app.py", "-m", *ASKED, *wide], place)
+    took, began = timed([str(python), "app.py", "-m", *ASKED, *wide], place)
+    # what submitit writes when sbatch has answered
+    return took, min(file.stat().st_ctime for file in place.rglob("*_submitted.pkl")) - began
 
 
-def ours(place: Path, trials: int, in_flight: int) -> float:
+def ours(place: Path, trials: int, in_flight: int) -> tuple[float, float]:
     place.mkdir()
     words = (
         "cluster=testcluster", "cluster.nodes=1", "trainer.learning_rate=tag(log,interval(1e-4,1e-2))",
         f"study.n_trials={trials}", f"study.max_parallel={in_flight}", "study.name=makespan", f"study.root={place}",
     )  # fmt: skip
-    return timed([sys.executable, __file__, "--ours", str(trials), "run", "-m", *words], place)
+    took, began = timed([sys.executable, __file__, "--ours", str(trials), "run", "-m", *words], place)
+    events = map(json.loads, (place / "makespan" / "events.jsonl").read_text().splitlines())
+    return took, next(event["time"] for event in events if event["event"] == "submitted") - began
 
 
-def timed(argv: list[str], place: Path) -> float:
-    began = time.monotonic()
+def timed(argv: list[str], place: Path) -> tuple[float, float]:
+    """Seconds, and when it began."""
+    began = time.time()
     with open(place / "log", "w") as log:
         done = subprocess.run(argv, cwd=place, stdout=log, stderr=log, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(argv)}\n{(place / 'log').read_text()[-3000:]}")
-    return time.monotonic() - began
+    return time.time() - began, began
 
 
 def run_ours(trials: int, words: list[str]) -> None:
@@ -124,13 +131,14 @@ def main(trials: int = 24, in_flight: int = 4) -> None:
         os.environ |= {"SLURM_CONF": f"{place}/cluster/etc/slurm.conf",
                        "PATH": f"{place}/cluster/bin:{os.environ['PATH']}"}  # fmt: skip
         try:
-            mine = ours(place / "ours", trials, in_flight)
+            mine, first = ours(place / "ours", trials, in_flight)
             print(f"{trials} trials, {in_flight} in flight; at best {bound:.0f} s")
-            print(f"ours       {mine:6.0f} s  {mine / bound:.2f} of the bound", flush=True)
+            print(f"ours       {mine:6.0f} s  {mine / bound:.2f} of the bound; sbatch after {first:.1f} s", flush=True)
             for side, packages in THEIRS.items():
-                took = theirs(place / side, packages, trials, in_flight)
-                print(f"{side:10} {took:6.0f} s  {took / bound:.2f} of the bound; ours takes {mine / took:.2f} of it"
-                      f"  ({', '.join(packages)})", flush=True)  # fmt: skip
+                took, first = theirs(place / side, packages, trials, in_flight)
+                versions = ", ".join(packages)
+                print(f"{side:10} {took:6.0f} s  {took / bound:.2f} of the bound; sbatch after {first:.1f} s;"
+                      f" ours takes {mine / took:.2f} of it  ({versions})", flush=True)  # fmt: skip
         finally:
             subprocess.run(["bash", str(SCRIPT), "down"], check=True, stdout=subprocess.DEVNULL)
 

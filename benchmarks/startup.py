@@ -10,7 +10,14 @@ import subprocess
 import sys
 import time
 
-AIMS = {("--help",): 0.4, ("check",): 1.5, ("check", "experiment=hy3_dapo_math"): 1.5}
+GRID = "algorithm=grpo,rloo,gspo,cispo"
+AIMS = {
+    ("--help",): 0.4,
+    ("check",): 1.5,
+    ("check", "experiment=hy3_dapo_math"): 1.5,
+    ("plan", GRID, "trainer.seed=range(0,25)"): 2.0,  # 100 trials
+    ("plan", GRID, "trainer.seed=range(0,250)"): 5.0,  # 1,000
+}
 
 
 def wall(words: tuple[str, ...]) -> float:
@@ -21,11 +28,11 @@ def wall(words: tuple[str, ...]) -> float:
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    print(f"{'command':40} {'median':>8} {'min':>8} {'aim':>6} {'median/aim':>11}")
+    print(f"{'command':84} {'median':>8} {'min':>8} {'aim':>6} {'median/aim':>11}")
     for words, aim in AIMS.items():
         times = [wall(words) for _ in range(runs)]
         median = statistics.median(times)
-        print(f"{'hysweep ' + ' '.join(words):40} {median:7.2f}s {min(times):7.2f}s {aim:5.1f}s {median / aim:11.2f}")
+        print(f"{'hysweep ' + ' '.join(words):84} {median:7.2f}s {min(times):7.2f}s {aim:5.1f}s {median / aim:11.2f}")
 
 
 if __name__ == "__main__":
