@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.storages import InMemoryStorage
 
 from hysweep.launch.simulated import SimulatedCluster
 from hysweep.schema import BadInput, Promote
@@ -15,6 +17,7 @@ from hysweep.study import define
 from hysweep.study.controller import Controller
 from hysweep.study.promotion import Climber, next_promoted, stop_step
 from hysweep.study.rebuild import rebuild
+from hysweep.study.search import Search
 from hysweep.track import Cause, State, Status
 
 from .fake import FakeLauncher
@@ -61,6 +64,33 @@ def test_the_sampler_compares_all_at_the_first_rung(composer):
     finish(directory, FakeLauncher(by_rate))
     expected = [2 * t.point()["trainer.learning_rate"] for t in directory.trials()]
     assert [t.value for t in optuna_trials(directory)] == pytest.approx(expected)
+
+
+def test_tpe_sees_how_far_each_has_come(composer):
+    """At the first rung high rates lead, of which only those near 3e-4 came far: it looks there, and not where Optuna's
+    record of the first rung leads."""
+    asked = {}
+    for shown in (True, False):
+        words = (
+            "trainer.learning_rate=tag(log,interval(1e-4,1e-2))",
+            "study.sampler=tpe",
+            "study.default_first=false",
+            "study.n_trials=99",
+        )
+        definition = define(composer.compose([*words, f"study.name={shown}"]))
+        search = Search(definition, InMemoryStorage(), {})
+        place = {}
+        for _ in range(30):
+            number, point = search.ask()
+            place[number] = math.log10(point["trainer.learning_rate"])
+            search.tell_values(number, [place[number]])
+        far = sorted(place, key=lambda n: abs(place[n] + 3.5))[:6]
+        reached = {n: (None, 1 - abs(p + 3.5)) if n in far else (2, p) for n, p in place.items()}
+        asked[shown] = [
+            math.log10(search.ask(reached if shown else None)[1]["trainer.learning_rate"]) for _ in range(9)
+        ]
+    assert statistics.median(asked[True]) == pytest.approx(-3.5, abs=0.4)
+    assert statistics.median(asked[False]) > -3.0
 
 
 def test_whoever_drives_it_may_die_after_any_step(composer):

@@ -43,7 +43,7 @@ from hysweep.study.promotion import Climber, next_promoted, rung_step, stop_step
 from hysweep.study.pruners import Other, reason_to_prune
 from hysweep.study.replicates import is_confirmation, missing, outcome, same_point, unconfirmed, values_of
 from hysweep.study.reuse import copy_metrics, find_result
-from hysweep.study.search import Search
+from hysweep.study.search import Reached, Search
 from hysweep.study.stopping import Progress, last_mark
 from hysweep.study.storage import Unreachable, open_storage, reaching
 from hysweep.study.tracking import run_name, trial_run
@@ -544,7 +544,7 @@ class Controller:
         if told.verdict is Verdict.VALUE:
             self._search.tell_values(told.lead, told.values)
         elif state.cause is Cause.RUNG:
-            # all trials have a value at the first rung: by that the sampler compares them
+            # told once, and final: how far it comes from here on is shown to the sampler where it is asked
             self._search.tell_values(told.lead, values_of(state))
         elif told.verdict is Verdict.PRUNED:
             curve = group[0].curve(self.definition.study.goals[0].metric)
@@ -582,7 +582,7 @@ class Controller:
                 if self._begin_confirmation():
                     continue
                 return
-            number, point = self._search.ask()
+            number, point = self._search.ask(self._reached())
             if self._place(number, point):
                 repeats = 0
                 continue
@@ -634,6 +634,22 @@ class Controller:
             values = (value_of([p for p in curve if p[0] <= step], study.goals[0]) for step in steps)
             self._at_rungs[trial.number] = known = tuple(math.nan if v is None else v for v in values)
         return known
+
+    def _reached(self) -> dict[int, Reached] | None:
+        """Under promotion, how far each trial of the search has come, and its value there."""
+        study = self.definition.study
+        if study.promote.min_steps is None or len(study.goals) > 1:
+            return None
+        found: dict[int, Reached] = {}
+        for trial in self._trials:
+            state = self._trials.state(trial)
+            if trial.number in self._confirmations or not state.rungs:
+                continue
+            if state.cause is Cause.COMPLETED and state.value is not None:
+                found[trial.number] = None, state.value
+            elif math.isfinite(value := self._values_at_rungs(trial, state)[-1]):
+                found[trial.number] = rung_step(study.promote, state.rungs - 1), value
+        return found
 
     def _begin_replicate(self) -> bool:
         """A point that has not yet been run with all its seeds goes before a new one."""

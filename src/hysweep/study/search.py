@@ -31,6 +31,8 @@ FEASIBLE = "feasible"  # the name of our one constraint: at most 0 means yes
 JUDGED = "judged"  # by a pruner, up to this step
 REPLICATE_OF = "replicate_of"
 
+Reached = tuple[int | None, float]  # the step of a rung, None for a training's end, and the value there
+
 
 class Search:
     """Ask and tell over one journal, so that the same seed, asked in the same order, gives the same points,
@@ -91,13 +93,29 @@ class Search:
         """Have a point asked next."""
         self._study.enqueue_trial(self._params(point))
 
-    def ask(self) -> tuple[int, dict[str, Any]]:
-        """The next trial: its number and its point."""
+    def ask(self, reached: Mapping[int, Reached] | None = None) -> tuple[int, dict[str, Any]]:
+        """The next trial: its number and its point. `reached`: under promotion, how far each trial has come."""
         known = self._study.get_trials(deepcopy=False)
         number = next((t.number for t in known if t.state is TrialState.WAITING), len(known))
+        if reached and number == len(known) and self._definition.study.sampler.name == "tpe":
+            self._study.enqueue_trial(self._drawn_among(reached, number))
         self._study.sampler = self._sampler(number)
         trial = self._study.ask()
         return trial.number, self._suggest(trial)
+
+    def _drawn_among(self, reached: Mapping[int, Reached], number: int) -> dict[str, Any]:
+        """What TPE draws where it sees how far trials have come. Optuna's record of a trial is final once it is told,
+        which is at its first rung; here whole trainings come first, by their values, and then what stands on a rung,
+        the higher the better: as TPE ranks pruned trials (optuna/samplers/_tpe/sampler.py: _split_trials)."""
+        scratch = optuna.create_study(directions=self._study.directions, sampler=self._sampler(number))
+        for trial in self._study.get_trials():
+            if trial.number in reached:
+                step, value = reached[trial.number]
+                trial.state = TrialState.COMPLETE if step is None else TrialState.PRUNED
+                trial.values = [value] if step is None else None
+                trial.intermediate_values = {} if step is None else {step: value}
+            scratch.add_trial(trial)
+        return self._params(self._suggest(scratch.ask()))
 
     def again(self, number: int) -> dict[str, Any]:
         """The point of a trial whose asking was cut short: the same as it would have been."""
