@@ -301,14 +301,6 @@ def test_many_failures_of_a_kind_fold(make_study: MakeStudy) -> None:
     assert "2 more" in made(study).text("section", id="failures")
 
 
-def test_what_the_controller_compared_is_shown_where_it_says_so(quickstart: Study) -> None:
-    assert "against" not in table_head(made(quickstart), "pruned")
-    quickstart.directory.log("stop", trial=2, cause="pruned", reason="x", median=0.4211, others=2)
-    parsed = made(quickstart)
-    assert "against" in table_head(parsed, "pruned")
-    assert "median 0.4211, others 2" in parsed.text("table", id="pruned")
-
-
 def test_text_from_others_is_only_ever_text(hostile: Study) -> None:
     parsed = made(hostile)
     assert {tag for tag, _ in parsed.elements} <= {
@@ -428,6 +420,28 @@ def test_the_command_composes_to_the_same_trial_and_varies_nothing(make_study: M
     assert again.trial_yaml() == directory.config_file.read_text()
     assert again.study.name == "mine-trial-0"
     assert again.study.enqueue == []
+
+
+def test_a_sweep_that_is_not_shipped_is_composed_from_what_the_study_keeps(
+    make_study: MakeStudy, tmp_path: Path
+) -> None:
+    from hysweep.compose import Composer
+
+    (tmp_path / "quickstart.yaml").write_text(
+        "# @package _global_\ntrainer: {total_steps: 4}\nspace: {rollout.n: [2, 4]}\n"
+    )
+    composer = Composer()
+    asked = composer.compose([f"sweep={tmp_path / 'quickstart.yaml'}"])
+    study = make_study("mine", overrides=list(asked.fixed))
+    for name, text in composer.snapshot().items():
+        (study.directory.conf / name).parent.mkdir(parents=True, exist_ok=True)
+        (study.directory.conf / name).write_text(text)
+    study.trial({"rollout.n": 2}, Cause.COMPLETED, steps=2)
+    record = read_study(study.path)
+    _, _, option, conf, *words = shlex.split(run_again(record, record.trials[0]))
+    assert option == "--config-dir"
+    again = Composer([Path(conf)]).compose(words)
+    assert (again.trial.trainer.total_steps, again.trial.rollout.n) == (4, 2)
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -109,12 +109,13 @@ def test_the_better_of_two_trials_is_promoted(study: Path) -> None:
     out, _ = controller.communicate(timeout=LIMIT_S)
     assert controller.returncode == 0, out
     trials = json.loads(ask("status", "outputs/smoke", "--json").stdout)["trials"]
-    assert sorted((t["cause"], t["attempts"], t["step"]) for t in trials) == [("completed", 2, 4), ("rung", 1, 2)]
+    assert sorted((t["cause"], t["attempts"]) for t in trials) == [("completed", 2), ("rung", 1)]
     [best] = [t for t in trials if t["cause"] == "completed"]
     [path] = study.glob(f"trials/{best['number']:04d}-*")
     rows = [[json.loads(line) for line in (path / "attempts" / n / "metrics.jsonl").open()] for n in ("1", "2")]
-    assert [[row["step"] for row in attempt] for attempt in rows] == [[1, 2], [3, 4]]
-    rates = [row["data"]["actor/lr"] for attempt in rows for row in attempt]
+    first, second = ([row["step"] for row in attempt] for attempt in rows)
+    assert first[:2] == [1, 2] and second == [3, 4], "what is stopped may have made a step more by then"
+    rates = list({row["step"]: row["data"]["actor/lr"] for attempt in rows for row in attempt}.values())
     assert sorted(rates, reverse=True) == rates and len(set(rates)) == 4, "one schedule, over both attempts"
     assert left_over(study) == []
 

@@ -159,12 +159,14 @@ class _SweepFile(FileConfigSource):
 class Composer:
     """Composes from the directories given, the first one winning, and from the shipped groups last.
 
-    `shipped=False` leaves the shipped groups out: a study composes from its own snapshot.
+    `shipped=False` leaves the shipped groups out: a study composes from its own snapshot alone, and so does whoever
+    gives the snapshot of a study as a directory.
     What a command line came to is kept for the life of the composer: a trial that it hands out is not to be
     changed. Files are read as they are when a command line is first composed.
     """
 
     def __init__(self, dirs: Sequence[Path] = (), shipped: bool = True) -> None:
+        shipped = shipped and not any((Path(d).absolute().parent / "study.yaml").is_file() for d in dirs)
         self.dirs = tuple(Path(d).absolute() for d in dirs) + ((SHIPPED,) if shipped else ())
         for d in self.dirs:
             if not d.is_dir():
@@ -318,8 +320,9 @@ class Composer:
         return self._texts(self.dirs)
 
     def own_files(self) -> dict[str, str]:
-        """Those of them that are not shipped."""
-        return self._texts(self._own)
+        """The options among them that are not shipped."""
+        files = self._texts(d for d in self.dirs if d != SHIPPED)
+        return {name: text for name, text in files.items() if "/" in name}
 
     def _texts(self, dirs: Iterable[Path]) -> dict[str, str]:
         files = {f"sweep/{path.name}": path.read_text(encoding="utf-8") for path in self.sweep_files}

@@ -289,14 +289,21 @@ def _margin(record: StudyRecord, best: TrialRecord) -> str:
 def run_again(record: StudyRecord, trial: TrialRecord) -> str:
     """The command that trains this one point again, as a study of its own beside this one.
 
-    A value on the command line takes its key out of the space of a sweep file, so that nothing varies.
+    A value on the command line takes its key out of the space of a sweep file, so that nothing varies. A sweep file
+    that is not shipped is the one that the study keeps.
     """
+    from hysweep.compose import SHIPPED
+
     own = {"study.name", "study.enqueue", *trial.point}
     fixed = [o for o in record.overrides if o.partition("=")[0].lstrip("+~") not in own]
     point = [f"{key}={_emitted(value)}" for key, value in trial.point.items()]
     name = [f"study.name={_emitted(f'{record.directory.name}-trial-{trial.number}')}"]
     enqueued = ["study.enqueue=[]"] if record.setting("enqueue") else []
-    return shlex.join(["hysweep", "run", *fixed, *point, *enqueued, *name])
+    sweep = next((f"sweep/{o.partition('=')[2]}.yaml" for o in fixed if o.startswith("sweep=")), None)
+    kept, shipped = record.directory.conf / str(sweep), SHIPPED / str(sweep)
+    is_own = kept.is_file() and not (shipped.is_file() and shipped.read_bytes() == kept.read_bytes())
+    snapshot = ["--config-dir", str(record.directory.conf)] if is_own else []
+    return shlex.join(["hysweep", "run", *snapshot, *fixed, *point, *enqueued, *name])
 
 
 def _emitted(value: Any) -> str:
@@ -596,12 +603,10 @@ def _pruned(view: View) -> Html | None:
     metric = record.pruned_by
     values = words.aligned([t.curve(metric).last for t in trials])
     saved = words.aligned_hours([t.saved_gpu_hours for t in trials])
-    against = [_compared(record, t) for t in trials]
     columns = [
         Column("trial", is_head=True),
         Column("at step", True),
         Column(metric, True),
-        *([Column("against", class_="long")] if any(against) else []),
         Column("why", class_="long"),
         Column(f"{record.hour_unit} saved", True),
     ]
@@ -611,7 +616,6 @@ def _pruned(view: View) -> Html | None:
                 Cell(_trial_link(record, t), t.number),
                 Cell(_steps(t), t.last_step),
                 Cell(values[i], t.curve(metric).last),
-                *([Cell(against[i])] if any(against) else []),
                 Cell(t.reason),
                 Cell(saved[i], round(t.saved_gpu_hours, 6)),
             ]
@@ -622,14 +626,6 @@ def _pruned(view: View) -> Html | None:
     note = "Saved: the steps left out, at the trial's own median time a step. Where it was heading is not known."
     ends = [_marks(view), _figures(view.ends)] if view.ends else []
     return join([_tools(element("p", note, class_="soft small"), table.csv_link()), table.html(), *ends])
-
-
-def _compared(record: StudyRecord, trial: TrialRecord) -> str:
-    """The values that the controller compared, where its event names them."""
-    events = [e for e in record.events_of(trial.number) if Cause.PRUNED in (e.get("cause"), e.get("event"))]
-    known = ("time", "event", "trial", "id", "cause", "step", "value", "reason", "attempt", "job")
-    told = {k: v for event in events for k, v in event.items() if k not in known}
-    return ", ".join(f"{k} {words.number(v) if isinstance(v, float) else v}" for k, v in told.items())
 
 
 @dataclass(frozen=True, slots=True)
