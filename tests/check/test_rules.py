@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.check import RULES, check_trial, errors
+from hysweep.check import RULES, check_trial, errors, topology
 from hysweep.check.memory import gpu_is_what_it_says
 from hysweep.check.numbers import divisors
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
@@ -95,7 +95,10 @@ BROKEN = [
     ((HY3,), ["cluster.nodes=1", "parallelism.pipeline=2", "parallelism.context=1", "rollout.tensor=8",
               "parallelism.tensor=2"], "parallelism.expert_tensor * expert * pipeline", "1, 2 or 4"),  # case 3
     ((HY3,), ["parallelism.expert_tensor=null", "parallelism.tensor=8", "parallelism.context=1"],
-     "parallelism.expert_tensor * expert * pipeline", "expert_tensor=1"),
+     "parallelism.expert_tensor * expert * pipeline", "expert_tensor of 1 (unset expert_tensor is tensor, 8)"),
+    ((HY3,), ["cluster.nodes=15"], "parallelism.expert_tensor * expert * pipeline",
+     "parallelism.pipeline = 16 does not divide 120; `hysweep layouts`"),
+    ((HY3,), ["parallelism.expert_tensor=3"], "parallelism.expert_tensor * expert * pipeline", "expert_tensor of 1"),
     ((HY3,), ["rollout.tensor=24"], "rollout.tensor * data", "16"),
     ((HY3,), ["rollout.tensor=3"], "rollout.tensor", "16"),  # case 12
     ((HY3,), ["parallelism.expert=5"], "parallelism.expert", "4"),
@@ -274,6 +277,8 @@ BROKEN = [
     ((), ["parallelism.context=2"], "parallelism.context", "1"),
     ((), ["parallelism.tensor=2"], "parallelism.tensor", "leave it at 1"),
     ((), ["algorithm.kl_loss_coef=0.01"], "algorithm.kl_loss_coef", "leave it"),
+    ((HY3,), ["algorithm=dapo", "algorithm.clip_ratio_high=0.0"], "algorithm.clip_ratio_high", "above 0"),
+    ((HY3,), ["algorithm=gspo", "algorithm.clip_ratio_high=0"], "algorithm.clip_ratio_high", "4e-4"),
     # what SLURM is asked for
     ((HY3,), ["cluster=h100_bare"], "cluster.partition", "give cluster.partition=NAME"),
     ((HY3,), ["cluster=h100_pyxis"], "cluster.account", "or null"),
@@ -397,13 +402,51 @@ def test_all_that_is_wrong_with_a_replica_has_one_cure(trial_of) -> None:
     [("H1OO", 79.1, "did you mean H100"), ("h10", 79.1, "did you mean H100"), ("H100", 95.6, "of a H100 is 79.1"),
      ("nvidia_h100_80gb_hbm3", 141, "79.1"), ("H2O", 95.6, "did you mean H20"),
      ("H100", 79.6, None), ("h200", 140.4, None), ("nvidia_h100_80gb_hbm3", 79.1, None), ("A100", 39.4, None),
-     ("rtx4090", 23.5, None), ("tesla-v100", 31.7, None), ("our_big_ones", 300, None)],
+     ("H20O", 95.6, "did you mean H200"), ("L4O", 45, "did you mean L40"), ("h100only", 79.1, None),
+     ("B300", 270, None), ("rtx4090", 23.5, None), ("tesla-v100", 31.7, None), ("our_big_ones", 300, "no GPU")],
 )  # fmt: skip
 def test_a_gpu_has_the_memory_of_its_kind(trial_of, gpu: str, gib: float, says: str | None) -> None:
     trial = trial_of(HY3)
     trial = replace(trial, cluster=replace(trial.cluster, gpu=gpu, gpu_memory_gib=gib))
     found = [f"{p.why}; {p.cure}" for p in gpu_is_what_it_says(trial)]
     assert (says in found[0]) if says else found == [], found
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [[HY3, f"parallelism.{name}={size}"] for name in ("expert_tensor", "pipeline", "expert") for size in (3, 5, 12, 48)]
+    + [[HY3, f"cluster.nodes={nodes}"] for nodes in (3, 12, 15, 24)]
+    + [[HY3, "parallelism.expert_tensor=null", "parallelism.tensor=8", "parallelism.context=1"]]
+    + [["experiment=qwen3_30b_a3b", f"cluster.gpus_per_node={count}"] for count in (3, 7, 12)],
+    ids=lambda b: " ".join(b),
+)
+def test_every_size_that_the_cure_of_experts_names_is_one(trial_of, broken: list[str]) -> None:
+    """Each value that is offered makes both rules of experts content; where none would, sizes to change are named."""
+    rules = (topology.expert_grid_divides_world, topology.experts_split)
+    for rule in rules:
+        for problem in rule(trial_of(*broken)):
+            offered = re.findall(r"(?:parallelism\.(\w+) of |try )((?:\d+(?:, | or )?)+)", problem.cure)
+            assert bool(offered) is not ("`hysweep layouts`" in problem.cure), problem
+            for name, values in offered:
+                for value in re.findall(r"\d+", values):
+                    mended = trial_of(*broken, f"parallelism.{name or 'expert'}={value}")
+                    assert [*rule(mended)] == [], (problem, value)
+                    if name == "expert":
+                        assert [*topology.experts_split(mended)] == [], (problem, value)
+
+
+def test_the_cures_of_lengths_are_possible_together(trial_of) -> None:
+    """What is beyond the model's positions is to be shortened: nothing else is sized for it."""
+    long = [HY3, "trainer.max_response_length=2000000"]
+    found = {p.key: p.cure for p in errors(check_trial(trial_of(*long)))}
+    assert "shorten them by" in found.pop("trainer.max_prompt_length + max_response_length")
+    assert found["rollout.max_model_len"] == "give at least 131072, or null"
+    told = {"trainer.max_response_length": 131072 - 2048, "rollout.max_model_len": 131072}
+    for key, cure in found.items():
+        if key.endswith("token_len_per_gpu"):
+            told[key] = int(re.search(r"\d+", cure)[0])
+    mended = errors(check_trial(trial_of(HY3, *(f"{k}={v}" for k, v in told.items()))))
+    assert [p for p in mended if "len" in p.key] == []
 
 
 def test_a_clip_that_hardly_clips_is_a_warning(trial_of) -> None:
@@ -492,6 +535,10 @@ UNUSUAL = [
     ((HY3, "model=qwen3_30b_a3b"), ["model.model_type=own_moe"], "model.model_type", "parallelism=fsdp2"),
     ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),
     ((HY3,), ["cluster.gpu=H2O"], "cluster.gpu", "did you mean H20"),
+    ((HY3,), ["cluster.gpu=FOO"], "cluster.gpu", "name the card"),
+    ((HY3,), ["algorithm=gspo", "algorithm.clip_ratio_low=0.2"], "algorithm.clip_ratio_low", "3e-4"),
+    ((HY3,), ["algorithm=grpo", "algorithm.clip_ratio_low=3e-4"], "algorithm.clip_ratio_low", "gspo"),
+    ((HY3,), ["algorithm=dapo", "algorithm.clip_ratio_high=4e-4"], "algorithm.clip_ratio_high", "gspo"),
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
     ((HY3,), ["tracking.mode=offline"], "tracking.mode", "tracking=wandb"),

@@ -226,6 +226,15 @@ def test_layouts_mark_what_the_estimate_is_not_sure_of() -> None:
     assert "~" not in hysweep(*words, "--sort", "margin_gib").stdout
 
 
+def test_no_time_is_predicted_for_a_gpu_whose_speeds_are_not_known() -> None:
+    words = ("layouts", "experiment=hy3_dapo_math", "cluster.gpu=FOO", "--top", "2")
+    answer = hysweep(*words, "--sweep", "best.yaml")
+    assert answer.returncode == 0 and "no step is predicted: of a FOO no speeds are known" in answer.stdout
+    assert " step " not in answer.stdout.splitlines()[0]
+    rows = json.loads(hysweep(*words, "--json").stdout)["layouts"]
+    assert {row["seconds"] for row in rows} == {row["rollout_s"] for row in rows} == {None}
+
+
 def test_layouts_are_sorted_by_what_the_table_says() -> None:
     words = ("layouts", "experiment=hy3_dapo_math", "--top", "4", "--json", "--sort")
     for name, head in (("margin_gib", "free"), ("virtual_pipeline", "VPP"), ("rollout_data", "rDP")):

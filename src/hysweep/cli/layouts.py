@@ -50,6 +50,7 @@ def layouts(
     sweep: Path | None,
     as_json: bool,
 ) -> int:
+    from hysweep.layouts.cost import machine_of
     from hysweep.layouts.search import as_rows, search
 
     sort = _column(sort)
@@ -65,11 +66,16 @@ def layouts(
     found = search(composition.trial, any_nodes, given)
     order = found.order(sort)
     rows = list(as_rows(found, order, top))
+    is_predicted = machine_of(composition.trial) is not None
+    for row in rows if not is_predicted else ():
+        row |= {name: None for name in row if name == "seconds" or name.endswith("_s")}
     chosen = found.distinct(order, sort)[:top] if sweep is not None else order[:1]
     placed = (found.placed(composition.trial, int(row)) for row in chosen)
     problems = list({str(p): p for t in placed for p in errors(check_trial(t))}.values())
     if sweep is not None and not problems:
-        slowest = max(found.table["seconds"][chosen], default=0.0)
+        limit = composition.trial.cluster.timeout_min
+        if is_predicted:
+            limit = min(limit, time_limit_min(max(found.table["seconds"][chosen], default=0.0)))
         said = ["--sort", sort, "--top", str(top), *(["--any-nodes"] if any_nodes else [])]
         write_sweep(
             sweep,
@@ -77,7 +83,7 @@ def layouts(
             config_dirs,
             [found.overrides(int(row)) for row in chosen],
             said,
-            min(composition.trial.cluster.timeout_min, time_limit_min(slowest)),
+            limit,
         )
     cure = None if rows else _cure(composition.trial, found, any_nodes, given)
     if cure:
@@ -101,6 +107,8 @@ def layouts(
     )
     if rows:
         click.echo(LEGEND)
+        if not is_predicted:
+            click.echo(f"no step is predicted: of a {card.gpu} no speeds are known; ranked as if it were an H100")
         if not all(row["is_sure"] for row in rows):
             click.echo(NOT_SURE)
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
@@ -148,7 +156,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    shown = {name: head for name, head in SHOWN.items() if name in rows[0]}
+    shown = {name: head for name, head in SHOWN.items() if rows[0].get(name) is not None}
     if len({row["nodes"] for row in rows}) == 1:
         del shown["nodes"]
     for head in shown.values():

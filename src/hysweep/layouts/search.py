@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hysweep.estimate import Job, Layout, count_parameters, job_of, layout_of
 from hysweep.estimate import memory as m
 from hysweep.estimate.result import NEAR
-from hysweep.layouts.cost import step_seconds
+from hysweep.layouts.cost import MACHINES, machine_of, step_seconds
 from hysweep.layouts.grid import Grid, crossed, rollout_grid, training_grid
 from hysweep.schema import BadInput, Problem, Trial
 
@@ -116,9 +116,12 @@ def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -
 def predicted_seconds(trial: Trial) -> float:
     """Seconds of a step of a trial in its own layout, roughly: what `search` ranks that layout by.
 
-    Raises BadInput where no GPU is named, or the engine is not Megatron.
+    Raises BadInput where no GPU is named, or one whose speeds are not known, or the engine is not Megatron.
     """
     _refuse_other_engines(trial)
+    if machine_of(trial) is None:
+        why = "its speeds are not known, so no time of a step is predicted"
+        raise BadInput(Problem("cluster.gpu", trial.cluster.gpu, why, f"known are {', '.join(MACHINES)}"))
     job, own = job_of(trial), layout_of(trial)
     values = {name: _field(trial, field) for name, (field, _) in FIELDS.items()}
     unset = {name: value or 0 for name, (_, value) in FIELDS.items()} | {"expert_tensor": trial.parallelism.tensor}

@@ -10,12 +10,18 @@ GPUS: dict[str, float | None] = {
     "GB300": None, "GB200": None, "GH200": None, "B300": None, "B200": None, "B100": None, "H200": 139.8,
     "H100": 79.1, "H800": 79.1, "H20": 95.6, "A100": None, "A800": None, "A40": 45.0, "A30": None, "A10": None,
     "L40S": 44.7, "L40": 44.7, "L20": None, "L4": None, "T4": None, "V100": None, "P100": None, "MI300X": 192.0,
+    "RTX4090": None, "RTX3090": None, "RTX6000": None, "A6000": None, "MI325X": None, "MI250X": None,
 }  # fmt: skip
 
 
 def kind_of(name: str) -> str | None:
-    """The kind that a name speaks of, as H100 of nvidia_h100_80gb_hbm3 or gpu:h100:8; None where none is known."""
-    return next((kind for kind in GPUS if re.search(rf"(?<![a-z0-9]){kind.lower()}(?![0-9])", name.lower())), None)
+    """The kind that a name speaks of, as H100 of nvidia_h100_80gb_hbm3 or gpu:h100:8; None where none is known.
+
+    An o that a number goes on with is a zero that was mistyped: H20O is no H20.
+    """
+    return next(
+        (kind for kind in GPUS if re.search(rf"(?<![a-z0-9]){kind.lower()}(?![0-9]|o+(?![a-z]))", name.lower())), None
+    )
 
 
 def mistyped(name: str) -> str | None:
