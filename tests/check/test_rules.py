@@ -18,6 +18,7 @@ from hysweep.compile import trainer_keys
 from hysweep.compile.history import TABLE
 from hysweep.compile.keys import VERSIONS
 from hysweep.compose.composer import SHIPPED
+from hysweep.estimate import estimate
 from hysweep.schema import BadInput, leaves
 from hysweep.schema.groups import Shape
 
@@ -447,6 +448,33 @@ def test_the_cures_of_lengths_are_possible_together(trial_of) -> None:
             told[key] = int(re.search(r"\d+", cure)[0])
     mended = errors(check_trial(trial_of(HY3, *(f"{k}={v}" for k, v in told.items()))))
     assert [p for p in mended if "len" in p.key] == []
+
+
+OPTIMIZER = "+verl.actor_rollout_ref.actor.optim.override_optimizer_config."
+
+
+def test_an_optimizer_that_verls_own_keys_keep_on_the_host_is_seen(trial_of) -> None:
+    """By the estimate, by the cures, which offer it no more, and by layouts; of it a share counts as that share."""
+    tight = ["experiment=qwen3_30b_a3b", "memory=offload"]
+    passed = [f"{OPTIMIZER}optimizer_cpu_offload=true", f"{OPTIMIZER}optimizer_offload_fraction="]
+    none, field = trial_of(*tight), trial_of(*tight, "memory.optimizer_on_cpu=true")
+    whole, half, unsaid = (trial_of(*tight, passed[0], *more) for more in ([passed[1] + "1"], [passed[1] + "0.5"], []))
+    gib = [estimate(t).of("train").parts.get("optimizer", 0.0) for t in (none, half, whole, field, unsaid)]
+    assert gib == [gib[0], pytest.approx(gib[0] / 2), 0.0, 0.0, gib[0]] and gib[0] > 1
+    assert estimate(whole).host_gib_per_node == estimate(field).host_gib_per_node
+    assert not any("optimizer_on_cpu" in p.cure for p in check_trial(whole))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field"),
+    [("actor.optim.override_optimizer_config.optimizer_offload_fraction", "1", "memory.optimizer_on_cpu"),
+     ("actor.megatron.param_offload", "false", "memory.param_offload"),
+     ("actor.megatron.context_parallel_size", "2", "parallelism.context")],
+)  # fmt: skip
+def test_what_a_field_sets_names_that_field(trial_of, key: str, value: str, field: str) -> None:
+    trial = trial_of(HY3, "memory.optimizer_on_cpu=true", f"+verl.actor_rollout_ref.{key}={value}")
+    found = [p.cure for p in check_trial(trial) if p.key == f"verl.actor_rollout_ref.{key}"]
+    assert f"use {field}" in found
 
 
 def test_a_clip_that_hardly_clips_is_a_warning(trial_of) -> None:

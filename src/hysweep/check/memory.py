@@ -9,7 +9,7 @@ from typing import Any
 
 from hysweep.check.numbers import either, has_shape
 from hysweep.check.rollout import legal_replicas
-from hysweep.estimate import estimate
+from hysweep.estimate import estimate, optimizer_on_cpu
 from hysweep.estimate.factors import kept_for, store
 from hysweep.estimate.result import NEAR
 from hysweep.schema import Problem, Severity, Stage, Trial
@@ -88,7 +88,7 @@ def changes(t: Trial, fits: Fits) -> Iterator[tuple[str, Trial]]:
         for tensor in legal_replicas(t):
             if tensor > r.tensor:
                 yield f"rollout.tensor={tensor}", replace(t, rollout=replace(r, tensor=tensor))
-    if on_megatron and not m.optimizer_on_cpu:
+    if on_megatron and not optimizer_on_cpu(t):
         yield "memory.optimizer_on_cpu=true", memory(optimizer_on_cpu=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hysweep.estimate import count_parameters
+from hysweep.estimate import count_parameters, optimizer_on_cpu
 from hysweep.layouts.grid import Grid
 from hysweep.schema import Trial
 from hysweep.schema.gpus import kind_of
@@ -138,6 +138,6 @@ def _offload(t: Trial, g: Grid) -> Seconds:
     total = count_parameters(t.model.shape).total
     of_a_gpu = total / (g["tensor"] * g["pipeline"] * np.maximum(g["expert"], 1))
     bytes_ = 2 * of_a_gpu * t.memory.param_offload + 12 * total / t.world_size * t.memory.optimizer_offload
-    slow = 4 * 12 * total / t.world_size * t.memory.optimizer_on_cpu
+    slow = 4 * 12 * total / t.world_size * optimizer_on_cpu(t)
     seconds: Seconds = (2 * bytes_ + slow) / HOST
     return seconds
