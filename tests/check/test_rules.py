@@ -403,7 +403,8 @@ def test_all_that_is_wrong_with_a_replica_has_one_cure(trial_of) -> None:
     [("H1OO", 79.1, "did you mean H100"), ("h10", 79.1, "did you mean H100"), ("H100", 95.6, "of a H100 is 79.1"),
      ("nvidia_h100_80gb_hbm3", 141, "79.1"), ("H2O", 95.6, "did you mean H20"),
      ("H100", 79.6, None), ("h200", 140.4, None), ("nvidia_h100_80gb_hbm3", 79.1, None), ("A100", 39.4, None),
-     ("H20O", 95.6, "did you mean H200"), ("L4O", 45, "did you mean L40"), ("h100only", 79.1, None),
+     ("H20O", 95.6, "did you mean H20?"), ("H20O", 139.8, "did you mean H200?"),
+     ("L4O", 45, "did you mean L40"), ("h100only", 79.1, None),
      ("B300", 270, None), ("rtx4090", 23.5, None), ("tesla-v100", 31.7, None), ("our_big_ones", 300, "no GPU")],
 )  # fmt: skip
 def test_a_gpu_has_the_memory_of_its_kind(trial_of, gpu: str, gib: float, says: str | None) -> None:

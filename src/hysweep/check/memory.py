@@ -143,7 +143,11 @@ def gpu_is_what_it_says(t: Trial) -> Iterator[Problem]:
     has = GPUS[kind] if kind else None
     if kind is None:
         why = "is no GPU that is known: its memory is taken as it is said, and no time of a step is predicted"
-        cure = f"did you mean {meant}?" if (meant := mistyped(c.gpu)) else "name the card, as in H100, H20 or B300"
+        cure = (
+            f"did you mean {meant}?"
+            if (meant := mistyped(c.gpu, c.gpu_memory_gib))
+            else "name the card, as in H100, H20 or B300"
+        )
         yield Problem("cluster.gpu", c.gpu, why, cure, Stage.NEVER, Severity.WARNING)
     elif has and c.gpu_memory_gib is not None and abs(c.gpu_memory_gib - has) > NEAR * has:
         why, cure = f"of a {kind} is {has:g} GiB", f"give {has:g}, or the cluster.gpu that it is"

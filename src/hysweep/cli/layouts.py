@@ -35,8 +35,9 @@ SHOWN = {
 
 MOST_GPUS = 1024  # of the clusters that a cure looks at
 WIDE = 160  # columns, where nobody looks: nothing is cut
+STEP = "step: seconds, predicted and not measured: to rank by."
 LEGEND = """\
-step: seconds, predicted and not measured: to rank by. train, roll, resume, free: GiB of a GPU, at the fullest.
+train, roll, resume, free: GiB of a GPU, at the fullest.
 seqs: whole sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."""
 NOT_SURE = f"~: within the estimate's error of {NEAR * 100:g} % of the GPU's memory: it may not fit."
 
@@ -106,9 +107,8 @@ def layouts(
         f"{card.gpu_memory_gib} GiB" + (f"; the best {len(rows)} by {sort}" if rows else "")
     )
     if rows:
-        click.echo(LEGEND)
-        if not is_predicted:
-            click.echo(f"no step is predicted: of a {card.gpu} no speeds are known; ranked as if it were an H100")
+        unknown = f"no step is predicted: of a {card.gpu} no speeds are known; ranked as if it were an H100."
+        click.echo(f"{STEP if is_predicted else unknown} {LEGEND}")
         if not all(row["is_sure"] for row in rows):
             click.echo(NOT_SURE)
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())

@@ -24,9 +24,12 @@ def kind_of(name: str) -> str | None:
     )
 
 
-def mistyped(name: str) -> str | None:
-    """The kind that a name which speaks of none was probably meant to be, as H100 of H1OO; None for a site's own."""
+def mistyped(name: str, gib: float | None = None) -> str | None:
+    """The kind that a name which speaks of none was probably meant to be, as H100 of H1OO; None for a site's own.
+
+    gib: of its memory, by which H20O is an H20 or an H200.
+    """
     plain = name.upper().translate(str.maketrans("OIL", "011"))
     by_look = {kind.translate(str.maketrans("OIL", "011")): kind for kind in GPUS}
-    close = get_close_matches(plain, by_look, n=1, cutoff=0.7)
-    return by_look[close[0]] if close else None
+    close = [by_look[look] for look in get_close_matches(plain, by_look, n=4, cutoff=0.7)]
+    return min(close, default=None, key=lambda kind: not gib or abs((GPUS[kind] or 0) - gib) > gib / 20)
