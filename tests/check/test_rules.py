@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.check import RULES, check_trial, errors
+from hysweep.check import RULES, check_trial, errors, topology
 from hysweep.check.memory import gpu_is_what_it_says
 from hysweep.check.numbers import divisors
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
@@ -18,6 +18,7 @@ from hysweep.compile import trainer_keys
 from hysweep.compile.history import TABLE
 from hysweep.compile.keys import VERSIONS
 from hysweep.compose.composer import SHIPPED
+from hysweep.estimate import estimate
 from hysweep.schema import BadInput, leaves
 from hysweep.schema.groups import Shape
 
@@ -95,7 +96,10 @@ BROKEN = [
     ((HY3,), ["cluster.nodes=1", "parallelism.pipeline=2", "parallelism.context=1", "rollout.tensor=8",
               "parallelism.tensor=2"], "parallelism.expert_tensor * expert * pipeline", "1, 2 or 4"),  # case 3
     ((HY3,), ["parallelism.expert_tensor=null", "parallelism.tensor=8", "parallelism.context=1"],
-     "parallelism.expert_tensor * expert * pipeline", "expert_tensor=1"),
+     "parallelism.expert_tensor * expert * pipeline", "expert_tensor of 1 (unset expert_tensor is tensor, 8)"),
+    ((HY3,), ["cluster.nodes=15"], "parallelism.expert_tensor * expert * pipeline",
+     "parallelism.pipeline = 16 does not divide 120; `hysweep layouts`"),
+    ((HY3,), ["parallelism.expert_tensor=3"], "parallelism.expert_tensor * expert * pipeline", "expert_tensor of 1"),
     ((HY3,), ["rollout.tensor=24"], "rollout.tensor * data", "16"),
     ((HY3,), ["rollout.tensor=3"], "rollout.tensor", "16"),  # case 12
     ((HY3,), ["parallelism.expert=5"], "parallelism.expert", "4"),
@@ -274,6 +278,8 @@ BROKEN = [
     ((), ["parallelism.context=2"], "parallelism.context", "1"),
     ((), ["parallelism.tensor=2"], "parallelism.tensor", "leave it at 1"),
     ((), ["algorithm.kl_loss_coef=0.01"], "algorithm.kl_loss_coef", "leave it"),
+    ((HY3,), ["algorithm=dapo", "algorithm.clip_ratio_high=0.0"], "algorithm.clip_ratio_high", "above 0"),
+    ((HY3,), ["algorithm=gspo", "algorithm.clip_ratio_high=0"], "algorithm.clip_ratio_high", "4e-4"),
     # what SLURM is asked for
     ((HY3,), ["cluster=h100_bare"], "cluster.partition", "give cluster.partition=NAME"),
     ((HY3,), ["cluster=h100_pyxis"], "cluster.account", "or null"),
@@ -397,13 +403,79 @@ def test_all_that_is_wrong_with_a_replica_has_one_cure(trial_of) -> None:
     [("H1OO", 79.1, "did you mean H100"), ("h10", 79.1, "did you mean H100"), ("H100", 95.6, "of a H100 is 79.1"),
      ("nvidia_h100_80gb_hbm3", 141, "79.1"), ("H2O", 95.6, "did you mean H20"),
      ("H100", 79.6, None), ("h200", 140.4, None), ("nvidia_h100_80gb_hbm3", 79.1, None), ("A100", 39.4, None),
-     ("rtx4090", 23.5, None), ("tesla-v100", 31.7, None), ("our_big_ones", 300, None)],
+     ("H20O", 95.6, "did you mean H20?"), ("H20O", 139.8, "did you mean H200?"),
+     ("L4O", 45, "did you mean L40"), ("h100only", 79.1, None),
+     ("B300", 270, None), ("rtx4090", 23.5, None), ("tesla-v100", 31.7, None), ("our_big_ones", 300, "no GPU")],
 )  # fmt: skip
 def test_a_gpu_has_the_memory_of_its_kind(trial_of, gpu: str, gib: float, says: str | None) -> None:
     trial = trial_of(HY3)
     trial = replace(trial, cluster=replace(trial.cluster, gpu=gpu, gpu_memory_gib=gib))
     found = [f"{p.why}; {p.cure}" for p in gpu_is_what_it_says(trial)]
     assert (says in found[0]) if says else found == [], found
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [[HY3, f"parallelism.{name}={size}"] for name in ("expert_tensor", "pipeline", "expert") for size in (3, 5, 12, 48)]
+    + [[HY3, f"cluster.nodes={nodes}"] for nodes in (3, 12, 15, 24)]
+    + [[HY3, "parallelism.expert_tensor=null", "parallelism.tensor=8", "parallelism.context=1"]]
+    + [["experiment=qwen3_30b_a3b", f"cluster.gpus_per_node={count}"] for count in (3, 7, 12)],
+    ids=lambda b: " ".join(b),
+)
+def test_every_size_that_the_cure_of_experts_names_is_one(trial_of, broken: list[str]) -> None:
+    """Each value that is offered makes both rules of experts content; where none would, sizes to change are named."""
+    rules = (topology.expert_grid_divides_world, topology.experts_split)
+    for rule in rules:
+        for problem in rule(trial_of(*broken)):
+            offered = re.findall(r"(?:parallelism\.(\w+) of |try )((?:\d+(?:, | or )?)+)", problem.cure)
+            assert bool(offered) is not ("`hysweep layouts`" in problem.cure), problem
+            for name, values in offered:
+                for value in re.findall(r"\d+", values):
+                    mended = trial_of(*broken, f"parallelism.{name or 'expert'}={value}")
+                    assert [*rule(mended)] == [], (problem, value)
+                    if name == "expert":
+                        assert [*topology.experts_split(mended)] == [], (problem, value)
+
+
+def test_the_cures_of_lengths_are_possible_together(trial_of) -> None:
+    """What is beyond the model's positions is to be shortened: nothing else is sized for it."""
+    long = [HY3, "trainer.max_response_length=2000000"]
+    found = {p.key: p.cure for p in errors(check_trial(trial_of(*long)))}
+    assert "shorten them by" in found.pop("trainer.max_prompt_length + max_response_length")
+    assert found["rollout.max_model_len"] == "give at least 131072, or null"
+    told = {"trainer.max_response_length": 131072 - 2048, "rollout.max_model_len": 131072}
+    for key, cure in found.items():
+        if key.endswith("token_len_per_gpu"):
+            told[key] = int(re.search(r"\d+", cure)[0])
+    mended = errors(check_trial(trial_of(HY3, *(f"{k}={v}" for k, v in told.items()))))
+    assert [p for p in mended if "len" in p.key] == []
+
+
+OPTIMIZER = "+verl.actor_rollout_ref.actor.optim.override_optimizer_config."
+
+
+def test_an_optimizer_that_verls_own_keys_keep_on_the_host_is_seen(trial_of) -> None:
+    """By the estimate, by the cures, which offer it no more, and by layouts; of it a share counts as that share."""
+    tight = ["experiment=qwen3_30b_a3b", "memory=offload"]
+    passed = [f"{OPTIMIZER}optimizer_cpu_offload=true", f"{OPTIMIZER}optimizer_offload_fraction="]
+    none, field = trial_of(*tight), trial_of(*tight, "memory.optimizer_on_cpu=true")
+    whole, half, unsaid = (trial_of(*tight, passed[0], *more) for more in ([passed[1] + "1"], [passed[1] + "0.5"], []))
+    gib = [estimate(t).of("train").parts.get("optimizer", 0.0) for t in (none, half, whole, field, unsaid)]
+    assert gib == [gib[0], pytest.approx(gib[0] / 2), 0.0, 0.0, gib[0]] and gib[0] > 1
+    assert estimate(whole).host_gib_per_node == estimate(field).host_gib_per_node
+    assert not any("optimizer_on_cpu" in p.cure for p in check_trial(whole))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field"),
+    [("actor.optim.override_optimizer_config.optimizer_offload_fraction", "1", "memory.optimizer_on_cpu"),
+     ("actor.megatron.param_offload", "false", "memory.param_offload"),
+     ("actor.megatron.context_parallel_size", "2", "parallelism.context")],
+)  # fmt: skip
+def test_what_a_field_sets_names_that_field(trial_of, key: str, value: str, field: str) -> None:
+    trial = trial_of(HY3, "memory.optimizer_on_cpu=true", f"+verl.actor_rollout_ref.{key}={value}")
+    found = [p.cure for p in check_trial(trial) if p.key == f"verl.actor_rollout_ref.{key}"]
+    assert f"use {field}" in found
 
 
 def test_a_clip_that_hardly_clips_is_a_warning(trial_of) -> None:
@@ -492,6 +564,10 @@ UNUSUAL = [
     ((HY3, "model=qwen3_30b_a3b"), ["model.model_type=own_moe"], "model.model_type", "parallelism=fsdp2"),
     ((HY3,), ["memory.use_fused_kernels=false"], "cluster.gpu_memory_gib", "hysweep estimate"),
     ((HY3,), ["cluster.gpu=H2O"], "cluster.gpu", "did you mean H20"),
+    ((HY3,), ["cluster.gpu=FOO"], "cluster.gpu", "name the card"),
+    ((HY3,), ["algorithm=gspo", "algorithm.clip_ratio_low=0.2"], "algorithm.clip_ratio_low", "3e-4"),
+    ((HY3,), ["algorithm=grpo", "algorithm.clip_ratio_low=3e-4"], "algorithm.clip_ratio_low", "gspo"),
+    ((HY3,), ["algorithm=dapo", "algorithm.clip_ratio_high=4e-4"], "algorithm.clip_ratio_high", "gspo"),
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
     ((HY3,), ["tracking.mode=offline"], "tracking.mode", "tracking=wandb"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,63 @@ def test_a_sweep_of_layouts_is_read_as_it_was_meant(more: list[str]) -> None:
         assert (told["study"]["name"], told["tracking"]["project"], told["trainer"]["seed"]) == ("foo", "on", 7)
     if "cluster.env.FOO=bar" in more:
         assert told["cluster"]["env"]["FOO"] == "bar" and told["model"]["shape"]["num_layers"] == 79
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (
+            ["experiment=qwen3_30b_a3b", "trainer.max_response_length=60000"],
+            "trainer.max_prompt_length + max_response_length",
+        ),
+        (["experiment=hy3_dapo_math", "trainer.max_response_length=32768"], "rollout.max_model_len"),
+        (["experiment=hy3_dapo_math", "trainer.train_batch_size=100"], "trainer.mini_batch_size"),
+        (["experiment=hy3_dapo_math", "algorithm.clip_ratio_low=1.2"], "algorithm.clip_ratio_low"),
+    ],
+)
+def test_layouts_say_what_check_refuses_whatever_the_layout(words: list[str], key: str) -> None:
+    """The layouts are shown, for they may be what was asked for; nothing is written that cannot run."""
+    answer = hysweep("layouts", *words, "--top", "2", "--sweep", "mine.yaml", "--json")
+    told = json.loads(answer.stdout)
+    assert (answer.returncode, len(told["layouts"]), Path("mine.yaml").exists()) == (1, 2, False)
+    assert key in [p["key"] for p in told["problems"]]
+    assert f"problem: {key} = " in answer.stderr and "mine.yaml would hold, so it is not written" in answer.stderr
+
+
+def test_the_command_that_layouts_print_runs() -> None:
+    """A sweep is taken by its path, from wherever it lies; of directories only one's own are named."""
+    answer = hysweep("layouts", "experiment=hy3_dapo_math", "--top", "2", "--sweep", "best.yaml")
+    (command,) = (line.partition("; ")[2] for line in answer.stdout.splitlines() if line.startswith("written: "))
+    assert command == "hysweep run -m sweep=best.yaml"
+    assert hysweep("plan", *shlex.split(command)[3:]).returncode == 0
+
+
+def test_layouts_mark_what_the_estimate_is_not_sure_of() -> None:
+    words = ("layouts", "experiment=hy3_dapo_math", "cluster.nodes=32", "--top", "3")
+    rows = json.loads(hysweep(*words, "--json").stdout)["layouts"]
+    assert [row["is_sure"] for row in rows] == [row["margin_gib"] >= 0.05 * 95.6 for row in rows] == [False] * 3
+    shown = hysweep(*words).stdout
+    assert f"~{rows[0]['margin_gib']:.1f} " in shown and "~: within the estimate's error of 5 %" in shown
+    assert "~" not in hysweep(*words, "--sort", "margin_gib").stdout
+
+
+def test_no_time_is_predicted_for_a_gpu_whose_speeds_are_not_known() -> None:
+    words = ("layouts", "experiment=hy3_dapo_math", "cluster.gpu=FOO", "--top", "2")
+    answer = hysweep(*words, "--sweep", "best.yaml")
+    assert answer.returncode == 0 and "no step is predicted: of a FOO no speeds are known" in answer.stdout
+    assert " step " not in answer.stdout.splitlines()[0]
+    rows = json.loads(hysweep(*words, "--json").stdout)["layouts"]
+    assert {row["seconds"] for row in rows} == {row["rollout_s"] for row in rows} == {None}
+
+
+def test_layouts_are_sorted_by_what_the_table_says() -> None:
+    words = ("layouts", "experiment=hy3_dapo_math", "--top", "4", "--json", "--sort")
+    for name, head in (("margin_gib", "free"), ("virtual_pipeline", "VPP"), ("rollout_data", "rDP")):
+        assert hysweep(*words, head).stdout == hysweep(*words, name).stdout, head
+    refused = hysweep(*words, "colour")
+    assert (refused.returncode, "seconds (step)" in refused.stderr, "rollout_data (rDP)" in refused.stderr) == (
+        2, True, True
+    )  # fmt: skip
 
 
 def test_a_layout_without_virtual_stages_is_swept_beside_one_with_them(tmp_path: Path) -> None:

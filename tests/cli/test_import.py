@@ -133,6 +133,10 @@ def test_a_command_of_somebody_elses_is_checked() -> None:
 
     said = hysweep("check", "--verl-command", "run.sh").stdout
     assert "not looked at: files, and memory" in said
+    asking = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:8\n" + Path("run.sh").read_text()
+    Path("asks.sh").write_text(asking)
+    said = hysweep("check", "--verl-command", "asks.sh").stdout
+    assert "taken as" not in said and "memory, which depends on the GPUs" in said
 
 
 def test_what_the_gpus_are_is_asked_of_the_line_that_asks_for_them() -> None:

@@ -31,7 +31,7 @@ def test_a_group_switches_whole(composer: Composer) -> None:
         ("sweep=nope", "quickstart"),
         ("trainer.lr=3", "trainer.learning_rate"),
         ("+trainer.lr=3", "trainer.learning_rate"),
-        ("actor_rollout_ref.actor.optim.lr=3", "here it is trainer.learning_rate"),
+        ("actor_rollout_ref.actor.optim.lr=3", "is verl's name for it; here it is trainer.learning_rate"),
         ("trainer.learning_rate=abc", "number"),
         ("trainer.learning_rate=-1", "at least 0"),
         ("trainer.total_steps=0", "at least 1"),
@@ -41,6 +41,12 @@ def test_a_group_switches_whole(composer: Composer) -> None:
         ("rollout=null", "is needed"),
         ("foo=3", "no such key"),
         ("trainer.learning_rate", "="),
+        ("rollout.tensor 8", "write rollout.tensor=8"),
+        ("rollout.tensor: 8", "write rollout.tensor=8"),
+        ("rollout.tensro 8", "did you mean rollout.tensor"),
+        ("memory.param_offload=flase", "is neither true nor false; did you mean false?"),
+        ("memory.param_offload=maybe", "choose one of false, true"),
+        ("rollout.n=null", "is no whole number"),
         ("a=b,c=d", "quote"),
         ("~algorithmm", "no such key"),
     ],
@@ -48,9 +54,16 @@ def test_a_group_switches_whole(composer: Composer) -> None:
 def test_one_clear_error(composer: Composer, override: str, says: str) -> None:
     message = faults(composer, override)
     assert says in message
-    key = override.lstrip("+~").partition("=")[0]
+    key = override.lstrip("+~").replace(" ", "=").partition("=")[0].rstrip(":")
     assert message.startswith(key), "the key is named first"
     assert len(message.splitlines()) == 1
+
+
+def test_a_key_and_its_value_as_two_words_are_one_fault(composer: Composer) -> None:
+    message = faults(composer, "rollout.tensor", "=", "8", "rollout.n", "trainer.total_steps", "4", "foo")
+    *written, unknown = (line.partition("; ")[2] for line in message.splitlines())
+    assert written == ["write rollout.tensor=8", "write rollout.n=VALUE", "write trainer.total_steps=4"]
+    assert "`hysweep show`" in unknown
 
 
 def test_all_faults_at_once(composer: Composer) -> None:

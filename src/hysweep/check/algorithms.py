@@ -31,6 +31,7 @@ OF_GROUPS = (
     "tir_optimal_token_baseline",
 )
 
+OF_A_SEQUENCE, OF_A_TOKEN = 0.05, 0.01  # the largest clip of a sequence's mean ratio, the least of a token's
 UNBOUNDED = ("gpg",)  # losses with neither a clip nor a penalty of their own
 
 
@@ -75,15 +76,24 @@ def clip_range_is_one(t: Trial) -> Iterator[Problem]:
             Stage.NEVER,
             Severity.WARNING,
         )
-    if a.loss_mode == "gspo" and a.clip_ratio_high > 0.05:
-        yield Problem(
-            "algorithm.clip_ratio_high",
-            a.clip_ratio_high,
-            "gspo's ratio is of a whole sequence and stays within thousandths of 1: nothing would be clipped",
-            "3e-4 and 4e-4 are usual",
-            Stage.NEVER,
-            Severity.WARNING,
-        )
+    if a.loss_mode in ("vanilla", "gspo") and a.clip_ratio_high == 0:
+        why = f"{a.loss_mode} clips the ratio at 1 + this: no answer could be made likelier"
+        cure = "give a number above 0; 0.2 to 0.28 is usual (gspo: 4e-4)"
+        yield Problem("algorithm.clip_ratio_high", 0.0, why, cure, Stage.NEVER)
+    for key in ("clip_ratio_low", "clip_ratio_high"):
+        if found := _clip_of_another_loss(a.loss_mode, getattr(a, key)):
+            yield Problem(f"algorithm.{key}", getattr(a, key), *found, Stage.NEVER, Severity.WARNING)
+
+
+def _clip_of_another_loss(loss_mode: str, clip: float) -> tuple[str, str] | None:
+    """Why a clip that a loss takes is one of another loss, and what is usual."""
+    if loss_mode == "gspo" and OF_A_SEQUENCE < clip < 1:
+        why = "gspo's ratio is of a whole sequence and stays within thousandths of 1: nothing would be clipped"
+        return why, "3e-4 and 4e-4 are usual"
+    if loss_mode == "vanilla" and 0 < clip < OF_A_TOKEN:
+        why = "the ratio is of one token, and an update moves it further than that: nearly all would be clipped"
+        return why, "0.2 to 0.28 is usual; so small a clip is algorithm=gspo's"
+    return None
 
 
 def one_kl_is_enough(t: Trial) -> Iterator[Problem]:

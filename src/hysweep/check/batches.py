@@ -59,11 +59,17 @@ def _step(t: Trial) -> int:
     return ranks // gcd(ranks, t.rollout.n)
 
 
+def _longest(t: Trial) -> tuple[int, int]:
+    """Tokens of the longest sequence, and of the longest one that the model has positions for: what cures name."""
+    longest = t.trainer.max_prompt_length + t.trainer.max_response_length
+    return longest, min(longest, t.model.shape.max_position_embeddings) if has_shape(t) else longest
+
+
 def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
     """budget * context >= prompt + response, for the update and for log-probabilities; dies mid-update."""
     if not t.trainer.use_dynamic_batch:
         return
-    longest = t.trainer.max_prompt_length + t.trainer.max_response_length
+    longest, possible = _longest(t)
     context = t.parallelism.context  # Ulysses multiplies it too (verl/workers/engine/utils.py)
     budgets: dict[str, Any] = {
         f"trainer.{name}": getattr(t.trainer, name)
@@ -72,12 +78,12 @@ def token_budgets_hold_a_sequence(t: Trial) -> Iterator[Problem]:
     if t.algorithm.use_kl_loss or t.algorithm.use_kl_in_reward:  # else there is no reference
         budgets |= {f"verl.{key}": value for key, value in flatten(t.verl) if key == OF_REFERENCE}
     for key, budget in budgets.items():
-        if isinstance(budget, int) and not legal.budget_holds(budget, context, longest):
+        if isinstance(budget, int) and not legal.budget_holds(budget, context, possible):
             yield Problem(
                 key,
                 budget,
                 f"times context = {context} is below prompt + response = {longest}",
-                f"give at least {-(-longest // context)}",
+                f"give at least {-(-possible // context)}",
                 Stage.UPDATE,
             )
 
@@ -99,7 +105,7 @@ def micro_batch_divides(t: Trial) -> Iterator[Problem]:
 
 def lengths_fit_engine(t: Trial) -> Iterator[Problem]:
     """prompt + response <= max_model_len <= max_position_embeddings; verl clamps generation in silence."""
-    longest = t.trainer.max_prompt_length + t.trainer.max_response_length
+    longest, possible = _longest(t)
     limit = t.model.shape.max_position_embeddings if has_shape(t) else longest + (t.rollout.max_model_len or 0)
     if longest > limit:
         yield Problem(
@@ -112,12 +118,12 @@ def lengths_fit_engine(t: Trial) -> Iterator[Problem]:
     given = t.rollout.max_model_len
     if t.rollout.engine != "vllm" or given is None:
         return
-    if given < longest:
+    if given < possible:
         yield Problem(
             "rollout.max_model_len",
             given,
             f"is below prompt + response = {longest}: answers are cut in silence",
-            f"give at least {longest}, or null",
+            f"give at least {possible}, or null",
             Stage.NEVER,
         )
     if given > limit:

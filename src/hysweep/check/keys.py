@@ -15,6 +15,7 @@ import hysweep
 from hysweep.check.numbers import either, has_shape
 from hysweep.compile import (
     PLACED,
+    derived_from,
     flatten,
     ignored,
     is_dead,
@@ -96,8 +97,9 @@ def fields_win(t: Trial) -> Iterator[Problem]:
         elif key == ULYSSES:  # compile says it by the older of two keys
             yield Problem(f"verl.{key}", value, "has a field of its own", "use parallelism.context", Stage.NEVER)
         elif key in ours and key not in fields:
-            why, cure = f"is set by a field of its own, to {ours[key]}", "use that field (see `hysweep show --doc`)"
-            yield Problem(f"verl.{key}", value, why, cure)
+            said = f"is set by {derived_from(key) or 'hysweep'}, to {ours[key]}"
+            cure = f"use {field}" if (field := derived_from(key)) else "leave it out"
+            yield Problem(f"verl.{key}", value, said, cure)
 
 
 def _passed(t: Trial) -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hysweep.check.numbers import either, has_shape
 from hysweep.check.rollout import legal_replicas
-from hysweep.estimate import estimate
+from hysweep.estimate import estimate, optimizer_on_cpu
 from hysweep.estimate.factors import kept_for, store
 from hysweep.estimate.result import NEAR
 from hysweep.schema import Problem, Severity, Stage, Trial
@@ -88,7 +88,7 @@ def changes(t: Trial, fits: Fits) -> Iterator[tuple[str, Trial]]:
         for tensor in legal_replicas(t):
             if tensor > r.tensor:
                 yield f"rollout.tensor={tensor}", replace(t, rollout=replace(r, tensor=tensor))
-    if on_megatron and not m.optimizer_on_cpu:
+    if on_megatron and not optimizer_on_cpu(t):
         yield "memory.optimizer_on_cpu=true", memory(optimizer_on_cpu=True)
 
 
@@ -135,14 +135,19 @@ def memory_is_known(t: Trial) -> Iterator[Problem]:
 
 
 def gpu_is_what_it_says(t: Trial) -> Iterator[Problem]:
-    """Advice: a name that is a slip of a kind's, and a memory that such a card has not. A site's own names may be."""
+    """Advice: a name that is of no kind that is known, and a memory that such a card has not."""
     c = t.cluster
     if not c.gpu:
         return
     kind = kind_of(c.gpu)
     has = GPUS[kind] if kind else None
-    if kind is None and (meant := mistyped(c.gpu)):
-        why, cure = "is no GPU that is known", f"did you mean {meant}?"
+    if kind is None:
+        why = "is no GPU that is known: its memory is taken as it is said, and no time of a step is predicted"
+        cure = (
+            f"did you mean {meant}?"
+            if (meant := mistyped(c.gpu, c.gpu_memory_gib))
+            else "name the card, as in H100, H20 or B300"
+        )
         yield Problem("cluster.gpu", c.gpu, why, cure, Stage.NEVER, Severity.WARNING)
     elif has and c.gpu_memory_gib is not None and abs(c.gpu_memory_gib - has) > NEAR * has:
         why, cure = f"of a {kind} is {has:g} GiB", f"give {has:g}, or the cluster.gpu that it is"

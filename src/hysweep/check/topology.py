@@ -133,10 +133,13 @@ def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
     expert_tensor = p.expert_tensor or p.tensor
     each = expert_tensor * p.expert * p.pipeline
     if p.engine == "megatron" and not legal.expert_grid(t.world_size, expert_tensor, p.expert, p.pipeline):
-        room = t.world_size // (expert_tensor * p.pipeline)
-        cure = f"try parallelism.expert of {divisors(room, p.expert)}" if room else "ask for more GPUs"
+        ways = {"expert": (p.expert, legal_experts(t)), "expert_tensor": (expert_tensor, legal_expert_tensors(t))}
+        tries = [
+            f"parallelism.{name} of {either(nearest_to(own, found))}" for name, (own, found) in ways.items() if found
+        ]
         if p.expert_tensor is None and p.tensor > 1:
-            cure += f", or parallelism.expert_tensor=1 (unset it is tensor, {p.tensor})"
+            tries[-1:] = [f"{way} (unset expert_tensor is tensor, {p.tensor})" for way in tries[-1:]]
+        cure = f"try {', or '.join(tries)}" if tries else f"{_not_dividing(t)}; `hysweep layouts` finds what does"
         yield Problem(
             "parallelism.expert_tensor * expert * pipeline",
             each,
@@ -144,6 +147,37 @@ def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:
             cure,
             Stage.START,
         )
+
+
+def legal_experts(t: Trial) -> list[int]:
+    """Expert ranks that fill the GPUs beside the other sizes of the trial, and split its experts."""
+    p, s = t.parallelism, t.model.shape
+    return [
+        d
+        for d in divisors_of(t.world_size)
+        if legal.expert_grid(t.world_size, p.expert_tensor or p.tensor, d, p.pipeline)
+        and (not has_shape(t) or legal.experts_split(s.num_experts, d))
+    ]
+
+
+def legal_expert_tensors(t: Trial) -> list[int]:
+    """The same of the ranks of one expert: they split its width."""
+    p, width = t.parallelism, t.model.shape.moe_intermediate_size
+    return [
+        d
+        for d in divisors_of(t.world_size)
+        if legal.expert_grid(t.world_size, d, p.expert, p.pipeline) and legal.width_splits(width, d)
+    ]
+
+
+def _not_dividing(t: Trial) -> str:
+    """Which sizes of the experts' grid keep every other from filling the GPUs."""
+    p = t.parallelism
+    sizes = {"pipeline": p.pipeline, "expert": p.expert, "expert_tensor": p.expert_tensor or p.tensor}
+    alone = [f"parallelism.{name} = {size}" for name, size in sizes.items() if t.world_size % size]
+    if not alone:
+        return f"no two of {', '.join(f'parallelism.{name} = {size}' for name, size in sizes.items())} go together"
+    return f"{' and '.join(alone)} {'does' if len(alone) == 1 else 'do'} not divide {t.world_size}"
 
 
 def tensor_divides_model(t: Trial) -> Iterator[Problem]:
@@ -178,7 +212,7 @@ def experts_split(t: Trial) -> Iterator[Problem]:
             "parallelism.expert",
             p.expert,
             f"must divide num_experts = {s.num_experts}",
-            f"try {divisors(gcd(s.num_experts, t.world_size), p.expert)}",
+            f"try {either(nearest_to(p.expert, legal_experts(t) or divisors_of(gcd(s.num_experts, t.world_size))))}",
             Stage.START,
         )
 
@@ -272,9 +306,9 @@ def widths_split(t: Trial) -> Iterator[Problem]:
         ("parallelism.expert_tensor", expert_tensor, "moe_intermediate_size", s.moe_intermediate_size),
     ):
         if not legal.width_splits(width, ranks):
-            splitting = (
-                legal_tensors(t, t.world_size) if key == "parallelism.tensor" else divisors_of(gcd(width, t.world_size))
-            )
+            is_dense = key == "parallelism.tensor"
+            splitting = legal_tensors(t, t.world_size) if is_dense else legal_expert_tensors(t)
+            splitting = splitting or divisors_of(gcd(width, t.world_size))
             cure = f"try {either(nearest_to(ranks, splitting))}"
             yield Problem(key, ranks, f"must divide {name} = {width}", cure, Stage.START)
 

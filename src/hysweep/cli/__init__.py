@@ -200,8 +200,9 @@ def simulate(
 
 @hysweep.command(epilog="Example: hysweep layouts experiment=hy3_dapo_math --sort kv_sequences")
 @click.option("--sort", default="seconds", metavar="COLUMN", help="seconds (step), train_gib, rollout_gib, resume_gib, "
-              "margin_gib (free), kv_sequences (seqs), longest, nodes, tensor, pipeline, context, expert, "
-              "rollout_tensor.")  # fmt: skip
+              "margin_gib (free), kv_sequences (seqs), longest, nodes, tensor (TP), pipeline (PP), "
+              "virtual_pipeline (VPP), context (CP), data (DP), expert (EP), expert_tensor (ETP), "
+              "rollout_tensor (rTP), rollout_data (rDP).")  # fmt: skip
 @click.option("--top", default=10, type=click.IntRange(1, 1000), help="How many to show, or to sweep.")
 @click.option("--any-nodes", is_flag=True, help="Also on fewer nodes than the cluster's.")
 @click.option("--sweep", type=click.Path(path_type=Path), metavar="NAME.yaml", help="Write a sweep of them.")

@@ -85,6 +85,7 @@ def check_command(file: str, overrides: list[str], given: Sequence[str], strict:
     verl it is for."""
     from hysweep.cli.importing import read, variables
     from hysweep.scripts import import_script
+    from hysweep.scripts.importer import GPU_ASSUMED
     from hysweep.scripts.problems import problems_of
 
     others = [o for o in overrides if not o.startswith("trainer.verl=")]
@@ -95,18 +96,20 @@ def check_command(file: str, overrides: list[str], given: Sequence[str], strict:
     imported = import_script(read(file), file, "command", verl, variables(given))
     problems = problems_of(imported)
     bad = [p for p in problems if strict or p.severity is Severity.ERROR]
+    heard = [n for n in imported.notes if not n.what.startswith(GPU_ASSUMED)]  # of GPUs nothing is assumed here
     if as_json:
-        notes = [{"line": n.line, "text": n.text, "what": n.what} for n in imported.notes]
+        notes = [{"line": n.line, "text": n.text, "what": n.what} for n in heard]
         answer = {"problems": [p.as_dict() for p in problems], "not_understood": notes, "verl": verl}
         click.echo(json.dumps(answer, indent=1, default=str))
         return 1 if bad else 0
     print_problems([Preview({}, None, "", tuple(problems))])
-    for note in imported.notes:
+    for note in heard:
         click.echo(str(note))
     found = "no problem found" if not problems else f"{len(bad)} to mend" if bad else "it can run"
     click.echo(f"{len(imported.rows)} overrides looked at, for verl {verl}: {found}")
-    click.echo("not looked at: files, and memory, since a command does not say which GPUs it is for "
-               "(`hysweep import`, then `hysweep estimate`)")  # fmt: skip
+    click.echo(
+        "not looked at: files, and memory, which depends on the GPUs (`hysweep import`, then `hysweep estimate`)"
+    )
     return 1 if bad else 0
 
 

@@ -17,6 +17,7 @@ from hysweep.check.memory import cures, memory_fits
 from hysweep.check.numbers import either
 from hysweep.cli.sweep_file import time_limit_min, write_sweep
 from hysweep.compose import Composer
+from hysweep.estimate.result import NEAR
 from hysweep.schema import BadInput, Problem, Trial
 from hysweep.schema.override import emit
 
@@ -34,9 +35,11 @@ SHOWN = {
 
 MOST_GPUS = 1024  # of the clusters that a cure looks at
 WIDE = 160  # columns, where nobody looks: nothing is cut
+STEP = "step: seconds, predicted and not measured: to rank by."
 LEGEND = """\
-step: seconds, predicted and not measured: to rank by. train, roll, resume, free: GiB of a GPU, at the fullest.
+train, roll, resume, free: GiB of a GPU, at the fullest.
 seqs: whole sequences in a replica's cache. longest: tokens that the ranks of a sequence may hold. rTP, rDP: rollout."""
+NOT_SURE = f"~: within the estimate's error of {NEAR * 100:g} % of the GPU's memory: it may not fit."
 
 
 def layouts(
@@ -48,8 +51,10 @@ def layouts(
     sweep: Path | None,
     as_json: bool,
 ) -> int:
+    from hysweep.layouts.cost import machine_of
     from hysweep.layouts.search import as_rows, search
 
+    sort = _column(sort)
     composition = Composer(config_dirs).compose(overrides)
     if composition.space:
         key = next(iter(composition.space))
@@ -62,9 +67,16 @@ def layouts(
     found = search(composition.trial, any_nodes, given)
     order = found.order(sort)
     rows = list(as_rows(found, order, top))
-    if sweep is not None:
-        chosen = found.distinct(order, sort)[:top]
-        slowest = max(found.table["seconds"][chosen], default=0.0)
+    is_predicted = machine_of(composition.trial) is not None
+    for row in rows if not is_predicted else ():
+        row |= {name: None for name in row if name == "seconds" or name.endswith("_s")}
+    chosen = found.distinct(order, sort)[:top] if sweep is not None else order[:1]
+    placed = (found.placed(composition.trial, int(row)) for row in chosen)
+    problems = list({str(p): p for t in placed for p in errors(check_trial(t))}.values())
+    if sweep is not None and not problems:
+        limit = composition.trial.cluster.timeout_min
+        if is_predicted:
+            limit = min(limit, time_limit_min(max(found.table["seconds"][chosen], default=0.0)))
         said = ["--sort", sort, "--top", str(top), *(["--any-nodes"] if any_nodes else [])]
         write_sweep(
             sweep,
@@ -72,15 +84,21 @@ def layouts(
             config_dirs,
             [found.overrides(int(row)) for row in chosen],
             said,
-            min(composition.trial.cluster.timeout_min, time_limit_min(slowest)),
+            limit,
         )
     cure = None if rows else _cure(composition.trial, found, any_nodes, given)
     if cure:
         click.echo(f"no layout to offer: {cure}", err=True)
+    for problem in problems:
+        click.echo(f"problem: {problem}", err=True)
+    if problems:
+        refused = "the first of these" if sweep is None else f"what {sweep} would hold, so it is not written"
+        click.echo(f"`hysweep check` refuses {refused}", err=True)
+    answer = 0 if rows and not problems else 1
     if as_json:
         told = {"legal": found.legal, "fitting": found.fitting, "layouts": rows, "cure": cure}
-        click.echo(json.dumps(told, indent=1))
-        return 0 if rows else 1
+        click.echo(json.dumps(told | {"problems": [p.as_dict() for p in problems]}, indent=1, default=str))
+        return answer
     if rows:
         _print(rows)
     card = composition.trial.cluster
@@ -89,15 +107,30 @@ def layouts(
         f"{card.gpu_memory_gib} GiB" + (f"; the best {len(rows)} by {sort}" if rows else "")
     )
     if rows:
-        click.echo(LEGEND)
+        unknown = f"no step is predicted: of a {card.gpu} no speeds are known; ranked as if it were an H100."
+        click.echo(f"{STEP if is_predicted else unknown} {LEGEND}")
+        if not all(row["is_sure"] for row in rows):
+            click.echo(NOT_SURE)
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
         click.echo(f"the first: {best}")
-    if sweep is not None and rows:
-        places = [word for d in (sweep.parent.parent, *config_dirs) for word in ("--config-dir", str(d))]
-        command = shlex.join(["hysweep", "run", "-m", f"sweep={sweep.stem}", *places])
+    if sweep is not None and not answer:
+        places = [word for d in config_dirs for word in ("--config-dir", str(d))]
+        command = shlex.join(["hysweep", "run", "-m", f"sweep={sweep}", *places])
         click.echo(f"written: {sweep}; {command}")
         click.echo("its report says how well this ranking predicted the measured one")
-    return 0 if rows else 1
+    return answer
+
+
+def _column(said: str) -> str:
+    """The column to sort by, by its name or by what the table has above it. Raises BadInput where there is none."""
+    from hysweep.layouts.search import SORTS
+
+    heads = {SHOWN[name]: name for name in SORTS}
+    column = heads.get(said, said)
+    if column not in SORTS:
+        known = ", ".join(name if name == head else f"{name} ({head})" for head, name in heads.items())
+        raise BadInput(Problem("--sort", said, "there is no such column", f"choose of {known}"))
+    return column
 
 
 def _cure(trial: Trial, found: Found, any_nodes: bool, given: Collection[str]) -> str:
@@ -123,7 +156,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    shown = {name: head for name, head in SHOWN.items() if name in rows[0]}
+    shown = {name: head for name, head in SHOWN.items() if rows[0].get(name) is not None}
     if len({row["nodes"] for row in rows}) == 1:
         del shown["nodes"]
     for head in shown.values():
@@ -137,4 +170,6 @@ def _text(row: dict[str, Any], name: str) -> str:
     value = row[name]
     if name == "pipeline" and (row["first_stage_layers"] or row["last_stage_layers"]):
         return f"{value} ({row['first_stage_layers']}..{row['last_stage_layers']})"
+    if name == "margin_gib" and not row["is_sure"]:
+        return f"~{value:.1f}"
     return f"{value:.1f}" if isinstance(value, float) else f"{value}"

@@ -34,6 +34,29 @@ ONLY_V0 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baselin
 
 # Where the names of an algorithm of one's own may stand, and verl's names there.
 OWN: dict[str, tuple[str, ...]] = {"algorithm.adv_estimator": ESTIMATORS, "algorithm.loss_mode": LOSSES}
+# verl/examples' large mixtures, e.g. grpo_trainer/run_qwen3_235b_a22b_megatron.sh
+CPU_OPTIMIZER = {
+    f"{ACTOR}.optim.override_optimizer_config.{name}": value
+    for name, value in {
+        "optimizer_cpu_offload": True,
+        "optimizer_offload_fraction": 1.0,
+        "overlap_cpu_optimizer_d2h_h2d": True,
+        "use_precision_aware_optimizer": True,
+    }.items()
+}
+# How the keys end that compile makes of a field, where it does not copy it: the field.
+DERIVED_FROM = {
+    "model.path": "model.path", "train_files": "data.train_files", "val_files": "data.val_files",
+    "logger": "tracking.loggers", "param_offload": "memory.param_offload", "strategy": "parallelism.engine",
+    "optimizer_offload": "memory.optimizer_offload", "context_parallel_size": "parallelism.context",
+    "ulysses_sequence_parallel_size": "parallelism.context", "grad_clip": "trainer.grad_clip",
+    "clip_grad": "trainer.grad_clip", "dtype": "parallelism.dtype", "rollout.name": "rollout.engine",
+    "max_model_len": "rollout.max_model_len", "custom_reward_function.path": "reward.function_path",
+    "overlong_buffer_cfg.len": "reward.overlong_buffer_len", "overlong_buffer_cfg.enable": "reward.manager",
+    "overlong_buffer_cfg.penalty_factor": "reward.overlong_penalty", "use_v1": "trainer.use_v1",
+    **dict.fromkeys((key.partition(".optim.")[2] for key in CPU_OPTIMIZER), "memory.optimizer_on_cpu"),
+    "gdpo_reward_keys": "algorithm.gdpo_reward_keys", "gdpo_reward_weights": "algorithm.gdpo_reward_weights",
+}  # fmt: skip
 PLUGIN = "hysweep.embedded.plugin"
 ROUTER = "pkg://hysweep.rewards.router"
 
@@ -181,6 +204,11 @@ def is_shared(key: str) -> bool:
     return key in _second_keys() or key.startswith((f"{REF}.", "critic.")) or key == f"{ROLLOUT}.name"
 
 
+def derived_from(key: str) -> str | None:
+    """The field that compile derives a trainer's key from, where it is not copied; None: hysweep sets it by itself."""
+    return next((field for end, field in DERIVED_FROM.items() if key.endswith(f".{end}")), None)
+
+
 def flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """A nested dict as dotted keys; an empty dict is a value."""
     for name, value in tree.items():
@@ -247,15 +275,7 @@ def _megatron(trial: Trial) -> dict[str, Any]:
     }
     if trial.has_gpu:
         values |= {f"{MEGATRON}.dtype": parallelism.dtype, f"{REF}.megatron.dtype": parallelism.dtype}
-    if memory.optimizer_on_cpu:  # verl/examples' large mixtures, e.g. grpo_trainer/run_qwen3_235b_a22b_megatron.sh
-        optimizer = f"{ACTOR}.optim.override_optimizer_config"
-        values |= {
-            f"{optimizer}.optimizer_cpu_offload": True,
-            f"{optimizer}.optimizer_offload_fraction": 1.0,
-            f"{optimizer}.overlap_cpu_optimizer_d2h_h2d": True,
-            f"{optimizer}.use_precision_aware_optimizer": True,
-        }
-    return values
+    return values | (CPU_OPTIMIZER if memory.optimizer_on_cpu else {})
 
 
 def _algorithm(trial: Trial) -> dict[str, Any]:

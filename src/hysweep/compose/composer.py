@@ -30,7 +30,7 @@ from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from hysweep.compose.grammar import (
     OPTIONAL_GROUPS,
@@ -463,7 +463,7 @@ class Composer:
         try:
             node.value = value
         except OmegaConfBaseException:
-            return [Problem(leaf.path, value, f"is no {_name(expected)}", f"give a value of type {_name(expected)}")]
+            return [_of_wrong_type(leaf.path, value, expected)]
         return out_of_bounds([Leaf(leaf.path, node.value, leaf.default, leaf.knob)])
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> Problem:
@@ -493,6 +493,8 @@ class Composer:
         if typing.get_origin(expected) is list:
             cure = f"write {key}=[{value}]" if value not in (None, "null") else f"write {key}=[a,b], or leave it out"
             return Problem(key, value, "is no list", cure)
+        if expected and isinstance(cause, ValidationError):
+            return _of_wrong_type(key, value, expected)
         cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
         return Problem(key, value, why, cure)
 
@@ -656,6 +658,13 @@ def _probe(expected: Any) -> Any:
     from dataclasses import make_dataclass
 
     return make_dataclass("Probe", [("value", typing.Optional[expected], field(default=None))])  # noqa: UP045
+
+
+def _of_wrong_type(key: str, value: Any, expected: Any) -> Problem:
+    if expected is bool:
+        return Problem(key, value, "is neither true nor false", suggest(str(value), ("false", "true")))
+    example = {int: ", as in 8", float: ", as in 0.5"}.get(expected, "")
+    return Problem(key, value, f"is no {_name(expected)}", f"give one{example}")
 
 
 def _name(expected: Any) -> str:

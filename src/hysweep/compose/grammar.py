@@ -76,7 +76,7 @@ class Vocabulary:
         if self.knows(key):
             return None
         if key in self.aliases:
-            return Problem(key, value, "is the trainer's name for it", f"here it is {self.aliases[key]}")
+            return Problem(key, value, "is verl's name for it", f"here it is {self.aliases[key]}")
         return Problem(
             key,
             value,
@@ -90,9 +90,11 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
     parser = OverridesParser.create()
     fixed: dict[str, str] = {}
     space: dict[str, Dimension] = {}
-    problems: list[Problem] = []
+    problems = _without_equals(texts, words)
     for text in texts:
         key, _, right = text.partition("=")
+        if not _has_equals(text):
+            continue
         try:
             override = parser.parse_override(text)
         except HydraException as e:
@@ -313,6 +315,36 @@ def _range(key: str, text: str, value: RangeSweep) -> Choice:
             Problem(key, text, "is empty", "range(start, stop, step) ends before stop, for whole and real numbers")
         )
     return Choice(key, values, tuple(emit(v) for v in values))
+
+
+def _has_equals(text: str) -> bool:
+    """Whether it can be an override: KEY=VALUE, or ~KEY to take something out."""
+    return text.lstrip().startswith("~") or text.find("=") > 0
+
+
+def _without_equals(texts: Collection[str], words: Vocabulary) -> list[Problem]:
+    """Of words that are no override, as `rollout.tensor 8`: one fault for a key and the value behind it."""
+    pairs: list[tuple[str, str]] = []
+    is_behind_key = False
+    for text in texts:
+        if _has_equals(text):
+            is_behind_key = False
+            continue
+        for word in filter(None, re.split(r"[\s:=]+", text)):
+            if is_behind_key and not words.knows(word.lstrip("+")):
+                pairs[-1] = (pairs[-1][0], word)
+                is_behind_key = False
+            else:
+                pairs.append((word, ""))
+                is_behind_key = words.knows(word.lstrip("+")) or "." in word
+    return [_of_two_words(key, value, words) for key, value in pairs]
+
+
+def _of_two_words(key: str, value: str, words: Vocabulary) -> Problem:
+    if not words.knows(key.lstrip("+")) and (fault := words.problem(key.lstrip("+"), value or "(nothing)")):
+        return fault
+    why = "there is no =: an override is one word, KEY=VALUE"
+    return Problem(key, value or "(nothing)", why, f"write {key}={value or 'VALUE'}")
 
 
 def _unread(key: str, text: str, error: HydraException, cure: str) -> Problem:

@@ -5,7 +5,7 @@ estimate(trial) -> Estimate: GiB of a GPU by phase, stage and part; verdicts; ho
 memory.uses(job, layout) is the same arithmetic on numpy arrays of layouts.
 """
 
-from hysweep.estimate.layout import Job, Layout, job_of, layout_of
+from hysweep.estimate.layout import Job, Layout, job_of, layout_of, optimizer_on_cpu
 from hysweep.estimate.parameters import Parameters, count_parameters
 from hysweep.estimate.result import Estimate, StageUse, Verdict, estimate
 
@@ -20,4 +20,5 @@ __all__ = [
     "estimate",
     "job_of",
     "layout_of",
+    "optimizer_on_cpu",
 ]

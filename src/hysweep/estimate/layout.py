@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hysweep.estimate.factors import kept_for
 from hysweep.estimate.formulas import MIB, Number
@@ -45,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Sizes and switches (0 or 1), each a number or an array of them.
+    """Sizes and switches (0 or 1), each a number or an array of them; optimizer_on_cpu may be a share.
 
     virtual, first_layers, last_layers   1, 0 and 0 where they are not set
     shards          ranks that share one copy of the parameters (FSDP2)
@@ -132,6 +133,24 @@ def job_of(trial: Trial, calibration: float | None = None) -> Job:
     )
 
 
+def optimizer_on_cpu(trial: Trial) -> float:
+    """The share of a Megatron optimizer's states that stay on the host: by the field, or by verl's keys passed on.
+
+    Megatron-core's OptimizerConfig: of optimizer_cpu_offload alone optimizer_offload_fraction is 0.
+    """
+    if trial.parallelism.engine != "megatron":
+        return 0.0
+    if trial.memory.optimizer_on_cpu:
+        return 1.0
+    node: Any = trial.verl
+    for name in ("actor_rollout_ref", "actor", "optim", "override_optimizer_config"):
+        node = node.get(name) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or node.get("optimizer_cpu_offload") is not True:
+        return 0.0
+    share = node.get("optimizer_offload_fraction")
+    return min(max(float(share), 0.0), 1.0) if isinstance(share, int | float) else 0.0
+
+
 def layout_of(trial: Trial) -> Layout:
     """A trial's own layout, as Python numbers."""
     p, m, t, r = trial.parallelism, trial.memory, trial.trainer, trial.rollout
@@ -162,7 +181,7 @@ def layout_of(trial: Trial) -> Layout:
         step_tokens=step,
         param_offload=int(m.param_offload),
         optimizer_offload=int(m.optimizer_offload),
-        optimizer_on_cpu=int(m.optimizer_on_cpu and is_megatron),
+        optimizer_on_cpu=optimizer_on_cpu(trial),
         offload_policy=int(m.offload_policy and not is_megatron),
         **_recompute(m, is_megatron),
         fused=int(m.use_fused_kernels),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hysweep.estimate import count_parameters
+from hysweep.estimate import count_parameters, optimizer_on_cpu
 from hysweep.layouts.grid import Grid
 from hysweep.schema import Trial
 from hysweep.schema.gpus import kind_of
@@ -39,7 +39,7 @@ MACHINES = {
     "H200": Machine(989e12, 4.8e12, 450e9),
     "B200": Machine(2250e12, 8.0e12, 900e9),
 }
-USUAL = MACHINES["H100"]  # for a GPU that is not in the table: layouts are compared, so the scale matters little
+USUAL = MACHINES["H100"]  # what layouts are compared by on a GPU that is not in the table: no seconds are told then
 
 OF_PEAK = 0.4  # of its operations a well laid out trainer gets
 HOST = 25e9  # bytes a second between a GPU and its host
@@ -47,9 +47,14 @@ RECOMPUTED = 1 / 3  # of forward and backward that full recomputation adds: one 
 HOP_IN_NODE, HOP_ACROSS = 15e-6, 40e-6  # seconds of one small reduction among tensor ranks, as decoding makes them
 
 
+def machine_of(t: Trial) -> Machine | None:
+    """The GPU that a trial is for; None where its speeds are not known."""
+    return MACHINES.get(kind_of(t.cluster.gpu or "") or "")
+
+
 def step_seconds(t: Trial, grid: Grid, kv_tokens: NDArray[Any]) -> dict[str, Seconds]:
     """Seconds of each part of a step for each row of a grid; `kv_tokens`: room for tokens in a replica's cache."""
-    machine = MACHINES.get(kind_of(t.cluster.gpu or "") or "", USUAL)
+    machine = machine_of(t) or USUAL
     update, log_prob = _training(t, grid, machine)
     return {
         "rollout": _rollout(t, grid, machine, kv_tokens),
@@ -133,6 +138,6 @@ def _offload(t: Trial, g: Grid) -> Seconds:
     total = count_parameters(t.model.shape).total
     of_a_gpu = total / (g["tensor"] * g["pipeline"] * np.maximum(g["expert"], 1))
     bytes_ = 2 * of_a_gpu * t.memory.param_offload + 12 * total / t.world_size * t.memory.optimizer_offload
-    slow = 4 * 12 * total / t.world_size * t.memory.optimizer_on_cpu
+    slow = 4 * 12 * total / t.world_size * optimizer_on_cpu(t)
     seconds: Seconds = (2 * bytes_ + slow) / HOST
     return seconds

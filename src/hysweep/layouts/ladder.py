@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hysweep.check import check_trial, errors
+from hysweep.estimate import optimizer_on_cpu
 from hysweep.schema import Trial
 from hysweep.track import Phase
 
@@ -153,7 +154,7 @@ def _utilisation(trial: Trial, change: float = -0.1) -> Trial | None:
 
 
 def _optimizer_on_cpu(trial: Trial) -> Trial | None:
-    if not trial.has_gpu:
+    if not trial.has_gpu or optimizer_on_cpu(trial):
         return None
     return _memory(trial, optimizer_on_cpu=True) if _on_megatron(trial) else _memory(trial, offload_policy=True)
 

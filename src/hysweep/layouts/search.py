@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hysweep.estimate import Job, Layout, count_parameters, job_of, layout_of
 from hysweep.estimate import memory as m
-from hysweep.layouts.cost import step_seconds
+from hysweep.estimate.result import NEAR
+from hysweep.layouts.cost import MACHINES, machine_of, step_seconds
 from hysweep.layouts.grid import Grid, crossed, rollout_grid, training_grid
 from hysweep.schema import BadInput, Problem, Trial
 
@@ -39,7 +40,20 @@ SORTS = {
     "kv_sequences": True,
     "longest": True,
     "nodes": False,
-    **dict.fromkeys(("tensor", "pipeline", "context", "expert", "rollout_tensor"), False),
+    **dict.fromkeys(
+        (
+            "tensor",
+            "pipeline",
+            "virtual_pipeline",
+            "context",
+            "data",
+            "expert",
+            "expert_tensor",
+            "rollout_tensor",
+            "rollout_data",
+        ),
+        False,
+    ),
 }
 
 
@@ -49,8 +63,9 @@ class Found:
 
     legal     layouts that the rules let pass; fitting: those that also fit, the rows of `table`
     table     a column each: those of FIELDS, data, nodes, and seconds (a step, roughly), its parts, train_gib,
-              rollout_gib and resume_gib (fullest phase and stage of one GPU), margin_gib, kv_sequences (of a
-              replica, at full length), longest (tokens that a context group may hold)
+              rollout_gib and resume_gib (fullest phase and stage of one GPU), margin_gib, is_sure (the margin is
+              more than the estimate errs by), kv_sequences (of a replica, at full length), longest (tokens that a
+              context group may hold)
     """
 
     legal: int
@@ -58,9 +73,7 @@ class Found:
     table: dict[str, NDArray[Any]]
 
     def order(self, by: str) -> NDArray[np.int64]:
-        """Rows, best first; ties by the time of a step. Raises BadInput for a column that cannot be sorted by."""
-        if by not in SORTS:
-            raise BadInput(Problem("--sort", by, "there is no such column", f"choose of {', '.join(SORTS)}"))
+        """Rows, best first by a column of SORTS; ties by the time of a step."""
         key = -self.table[by] if SORTS[by] else self.table[by]
         return np.lexsort((self.table["seconds"], key))
 
@@ -76,6 +89,14 @@ class Found:
             for name, (field, unset) in FIELDS.items()
         }
         return placed | {"cluster.nodes": int(self.table["nodes"][row])}
+
+    def placed(self, trial: Trial, row: int) -> Trial:
+        """The trial in this layout."""
+        for field, value in self.overrides(row).items():
+            group, _, leaf = field.partition(".")
+            changed: Any = {group: replace(getattr(trial, group), **{leaf: value})}
+            trial = replace(trial, **changed)
+        return trial
 
 
 def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -> Found:
@@ -95,9 +116,12 @@ def search(trial: Trial, any_nodes: bool = False, given: Collection[str] = ()) -
 def predicted_seconds(trial: Trial) -> float:
     """Seconds of a step of a trial in its own layout, roughly: what `search` ranks that layout by.
 
-    Raises BadInput where no GPU is named, or the engine is not Megatron.
+    Raises BadInput where no GPU is named, or one whose speeds are not known, or the engine is not Megatron.
     """
     _refuse_other_engines(trial)
+    if machine_of(trial) is None:
+        why = "its speeds are not known, so no time of a step is predicted"
+        raise BadInput(Problem("cluster.gpu", trial.cluster.gpu, why, f"known are {', '.join(MACHINES)}"))
     job, own = job_of(trial), layout_of(trial)
     values = {name: _field(trial, field) for name, (field, _) in FIELDS.items()}
     unset = {name: value or 0 for name, (_, value) in FIELDS.items()} | {"expert_tensor": trial.parallelism.tensor}
@@ -158,6 +182,7 @@ def _on(trial: Trial, given: Collection[str]) -> Found:
     for name, peak in (("train_gib", train), ("rollout_gib", roll), ("resume_gib", resume)):
         table[name] = peak[fits] / GIB
     table["margin_gib"] = (job.card - fullest[fits]) / GIB
+    table["is_sure"] = job.card - fullest[fits] >= NEAR * job.card
     table["kv_sequences"] = sequences.astype(np.int64)
     table["longest"] = trial.trainer.max_token_len_per_gpu * grid["context"]
     return Found(legal, int(fits.sum()), table)

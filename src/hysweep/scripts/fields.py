@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any
 
-from hysweep.compile.verl import MODEL_ENGINE
+from hysweep.compile.verl import CPU_OPTIMIZER, MODEL_ENGINE
 from hysweep.compose.composer import out_of_bounds
 from hysweep.schema import Leaf, Trial, leaves
 from hysweep.schema.groups import FSDP, MEGATRON
@@ -18,15 +18,6 @@ from hysweep.scripts.scope import MARK
 
 ENGINES = {engine: field for field, engine in MODEL_ENGINE.items()}
 BUFFER = "reward.reward_kwargs.overlong_buffer_cfg"
-CPU_OPTIMIZER = {
-    f"{ACTOR}.optim.override_optimizer_config.{name}": value
-    for name, value in {
-        "optimizer_cpu_offload": True,
-        "optimizer_offload_fraction": 1.0,
-        "overlap_cpu_optimizer_d2h_h2d": True,
-        "use_precision_aware_optimizer": True,
-    }.items()
-}
 
 
 class Unfit(Exception):

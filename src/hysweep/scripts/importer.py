@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hysweep.compile import TrainerKeys, trainer_keys, trainer_values
+from hysweep.compile import TrainerKeys, derived_from, trainer_keys, trainer_values
 from hysweep.compile.verl import is_dead
 from hysweep.compose import Composer
 from hysweep.compose.grammar import Vocabulary
@@ -47,6 +47,7 @@ from hysweep.scripts.shell import Script, read_script
 from hysweep.scripts.site import read_site
 from hysweep.scripts.tree import Unresolved, resolved, same
 
+GPU_ASSUMED = "which GPUs is not said"  # a note begins so
 SIZES = {"cluster.nodes": "trainer.nnodes", "cluster.gpus_per_node": "trainer.n_gpus_per_node"}
 
 
@@ -294,32 +295,15 @@ def _explain(
         elif key in by_key:
             row.remark = row.remark or by_key[key].why
             if by_key[key].why in SAME_FILES or key == "trainer.logger":
-                row.became = _derived(key)
+                row.became = derived_from(key) or "set by hysweep"
         elif key in owners and key in ours:
             row.became = owners[key][0]
         elif key in ours:
-            row.became = _derived(key)
+            row.became = derived_from(key) or "set by hysweep"
         elif key in keys.defaults and same(source.tree.get(key), keys.defaults[key]):
             row.remark = row.remark or f"is verl {keys.version}'s default"
         elif key in keys.defaults:
             row.remark = row.remark or "follows from the others"
-
-
-def _derived(key: str) -> str:
-    """The field that compile makes a key from, for the report."""
-    named = {
-        "model.path": "model.path", "train_files": "data.train_files", "val_files": "data.val_files",
-        "logger": "tracking.loggers", "param_offload": "memory.param_offload", "strategy": "parallelism.engine",
-        "optimizer_offload": "memory.optimizer_offload", "context_parallel_size": "parallelism.context",
-        "ulysses_sequence_parallel_size": "parallelism.context", "grad_clip": "trainer.grad_clip",
-        "clip_grad": "trainer.grad_clip", "dtype": "parallelism.dtype", "rollout.name": "rollout.engine",
-        "max_model_len": "rollout.max_model_len", "custom_reward_function.path": "reward.function_path",
-        "overlong_buffer_cfg.len": "reward.overlong_buffer_len", "overlong_buffer_cfg.enable": "reward.manager",
-        "overlong_buffer_cfg.penalty_factor": "reward.overlong_penalty", "use_v1": "trainer.use_v1",
-        "override_optimizer_config.optimizer_cpu_offload": "memory.optimizer_on_cpu",
-        "gdpo_reward_keys": "algorithm.gdpo_reward_keys", "gdpo_reward_weights": "algorithm.gdpo_reward_weights",
-    }  # fmt: skip
-    return next((field for end, field in named.items() if key.endswith(end)), "set by hysweep")
 
 
 def _of_launch(launch: Launch) -> list[Note]:
@@ -343,7 +327,7 @@ def _contradicted(header: Header, told: Mapping[str, Any]) -> None:
 def _of_gpu(header: Header | None, trial: Trial) -> list[Note]:
     if header is None or header.says_gpu:
         return []
-    what = f"which GPUs is not said: taken as {trial.cluster.gpu}; set cluster.gpu and cluster.gpu_memory_gib"
+    what = f"{GPU_ASSUMED}: taken as {trial.cluster.gpu}; set cluster.gpu and cluster.gpu_memory_gib"
     row = next((row for row in header.rows if "gpu" in row.override), header.rows[0])
     return [Note(row.line, row.override, what)]
 

@@ -165,10 +165,11 @@ def _frozen(attempt: AttemptDirectory) -> Trial:
 
 def _predicted(trial: Trial) -> float:
     """By the formula that ranks layouts: made for GPUs under Megatron."""
+    from hysweep.layouts.cost import machine_of
     from hysweep.layouts.search import predicted_seconds
 
     cure = "give --step-s SECONDS, or --like STUDYDIR to take them from a study that has run"
-    if not trial.has_gpu or trial.parallelism.engine != "megatron":
+    if machine_of(trial) is None or trial.parallelism.engine != "megatron":
         raise BadInput(Problem("--step-s", "(missing)", "how long a step takes is not known", cure))
     return predicted_seconds(trial)
 
