@@ -138,7 +138,9 @@ def test_a_second_cluster_comes_and_goes_and_leaves_nothing(cluster: Cluster, se
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_up_cut_short_leaves_nothing_or_what_down_takes(second: Cluster, end: signal.Signals) -> None:
     env = os.environ | {"HYSWEEP_TESTCLUSTER": str(second.run)}
-    up = subprocess.Popen(["bash", str(SCRIPT), "up", "2"], env=env, stderr=subprocess.DEVNULL, start_new_session=True)
+    # a shell keeps ignoring what it was born ignoring, as it is where these tests run in the background
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "start_new_session": True}
+    up = subprocess.Popen(["bash", str(SCRIPT), "up", "2"], env=env, stderr=subprocess.DEVNULL, **heard)
     wait_for(lambda: (second.run / "mysql").exists())
     os.killpg(up.pid, end)
     assert up.wait(30) == (130 if end == signal.SIGINT else -9)
