@@ -141,3 +141,10 @@ def test_the_shipped_model_is_right_now_and_then(cache):
     greedy = (logits.argmax(-1) == right).all(dim=1).float().mean().item()
     assert 0.12 < sampled < 0.35
     assert greedy < 0.75
+
+
+def test_whoever_looks_at_its_data_first_has_it_built(cache, tmp_path):
+    argv = [sys.executable, "-m", "hysweep", "data", "check"]
+    looked = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert looked.returncode == 0, looked.stderr
+    assert "it can be trained on" in looked.stdout and assets.is_built()

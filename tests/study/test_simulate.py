@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hysweep.cli.simulate import Asked, Risks, simulate
+from hysweep.cli.steer import tick
+from hysweep.cli.study import resume
 from hysweep.compose import Composer
+from hysweep.compose.composer import load_trial
 from hysweep.launch.simulated import SimulatedCluster
+from hysweep.report import live_table, read_study, write_page
 from hysweep.schema import BadInput
-from hysweep.study import define
+from hysweep.study import begin, define
 from hysweep.study.curves import Model, Recorded
+from hysweep.study.reuse import find_result
 from hysweep.study.simulation import Outcome, simulate_study, without_pruning
 from hysweep.track import Cause, StudyDirectory, Verdict
 
@@ -177,3 +184,27 @@ def test_what_is_wrong_is_said(given, said):
     with pytest.raises(BadInput) as e:
         ask([FOUR], **given)
     assert said in str(e.value)
+
+
+def test_nothing_simulated_becomes_a_result(composer):
+    """No study reuses it, no command goes on with it, and whoever looks at it is told."""
+    root = Path("outputs").absolute()
+    run(composer, SimulatedCluster(nodes=2), FOUR, "study.name=tried", root=root)
+    tried = StudyDirectory(root / "tried")
+    trial = tried.trials()[0]
+    config = load_trial(trial.config_file.read_text())
+    goals = define(composer.compose([FOUR])).study.goals
+    assert find_result(StudyDirectory(root / "real"), trial.id, config, goals) is None
+    (tried.path / "simulated").rename(tried.path / "aside")
+    assert find_result(StudyDirectory(root / "real"), trial.id, config, goals) is not None, "but for that it would be"
+    (tried.path / "aside").rename(tried.path / "simulated")
+    with pytest.raises(BadInput, match="simulated"):
+        begin(composer.compose([FOUR, "study.name=tried"]), composer, [])
+    for act in (lambda: resume(tried.path, [], False), lambda: tick(tried.path, False)):
+        with pytest.raises(BadInput, match="no real job goes on"):
+            act()
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(live_table(read_study(tried), width=100))
+    assert "simulated" in console.export_text().splitlines()[0]
+    write_page(tried)
+    assert "simulated: nothing was trained" in tried.report_file.read_text()

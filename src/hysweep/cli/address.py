@@ -17,6 +17,14 @@ def study_at(path: Path) -> StudyDirectory:
     return directory
 
 
+def study_to_drive(path: Path) -> StudyDirectory:
+    directory = study_at(path)
+    if directory.is_simulated:
+        cure = "run the sweep itself, under another study.name; status, report and export show this one"
+        raise BadInput(Problem("DIR", path, "holds a simulated study, and no real job goes on with that", cure))
+    return directory
+
+
 def trial_at(directory: StudyDirectory, address: str) -> TrialDirectory:
     trial = directory.find(address)
     if trial is None:

@@ -124,6 +124,8 @@ def check(
         trial = Composer(config_dirs).compose(overrides).trial
         if not files:
             train, val = expand(trial.data.train_files), [*val] or expand(trial.data.val_files)
+        if not no_tokenizer and trial.model.path.startswith("embedded:"):
+            _build_tiny_model()
         wants = wants_of(trial, with_tokenizer=not no_tokenizer)
     total = 0
     for name in (*train, *val):
@@ -144,6 +146,22 @@ def check(
     print_problems([Preview({}, None, "", tuple(looked.problems))])
     click.echo("no problem found" if not looked.problems else f"{len(bad)} to mend" if bad else "it can be trained on")
     return 1 if bad else 0
+
+
+def _build_tiny_model() -> None:
+    """The first trial would build it: its tokenizer is needed now."""
+    from hysweep.embedded.assets import is_built
+
+    if is_built():
+        return
+    try:
+        from hysweep.embedded.build import build
+    except ModuleNotFoundError as e:
+        cure = "pip install 'hysweep[cpu]', or give --no-tokenizer"
+        raise BadInput(
+            Problem("model.path", "embedded:model", f"is not built yet, and that needs {e.name}", cure)
+        ) from e
+    build(say=lambda text: click.echo(text, err=True))
 
 
 def _print_files(files: Sequence[Any], has_lengths: bool) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hysweep.cli.address import study_at
+from hysweep.cli.address import study_at, study_to_drive
 from hysweep.report import read_study
 from hysweep.schema import BadInput
 from hysweep.study.controller import Controller
@@ -22,7 +22,7 @@ HONOURED_WITHIN_S = 20.0  # a controller that drives the study sees a request in
 def tick(path: Path, as_json: bool) -> int:
     """One step. Returns 1 once the study is over with no result, when its storage does not answer, or when the
     scheduler refuses what it was asked for."""
-    directory = study_at(path)
+    directory = study_to_drive(path)
     before = sum(1 for e in directory.events() if e.get("event") == "submitted")
     with Controller(directory) as controller:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from hysweep.cli.address import study_at, trial_at
+from hysweep.cli.address import study_at, study_to_drive, trial_at
 from hysweep.cli.watch import REFRESH_S, opened
 from hysweep.compose import Composer
 from hysweep.report import (
@@ -180,7 +180,7 @@ def status(path: Path, as_json: bool) -> None:
 
 
 def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:
-    directory = study_at(path)
+    directory = study_to_drive(path)
     changes = _changes(directory, overrides)
     was_paused = directory.is_paused
     if was_paused:

@@ -87,7 +87,8 @@ def _there(*found: Figure | None) -> list[Figure]:
 def header(view: View) -> Html:
     record = view.record
     faults = [element("p", fault, class_="warn") for fault in record.faults[:20]]
-    title = element("div", element("h1", record.name), _study_badge(record), class_="title")
+    made_up = _badge("simulated: nothing was trained", Standing.FAILED) if record.directory.is_simulated else None
+    title = element("div", element("h1", record.name), _study_badge(record), made_up, class_="title")
     started = join(["Started ", time_of(record.created), " · "]) if record.created else None
     made = element("p", started, "page made ", time_of(record.read_at), class_="soft small")
     return element("header", title, _question(record), made, *faults, _cards(view), class_="top")

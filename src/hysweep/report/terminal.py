@@ -280,7 +280,8 @@ def _title(record: StudyRecord, width: int) -> Text:
     right = f"{spent} {record.hour_unit} · {words.duration(record.seconds)}"
     goals = [f"{'maximise' if g.direction != 'minimize' else 'minimise'} {words.clean(g.metric)}" for g in record.goals]
     name = words.clean(record.name, max(8, width // 3))
-    left = Text.assemble((name, "bold"), f"  {', '.join(goals)}")
+    made_up = ("  simulated", "red") if record.directory.is_simulated else ""
+    left = Text.assemble((name, "bold"), made_up, f"  {', '.join(goals)}")
     left.truncate(max(1, width - len(right) - 2), overflow="ellipsis")
     return Text.assemble(left, " " * max(2, width - left.cell_len - len(right)), (right, "dim"))
 

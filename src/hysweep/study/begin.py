@@ -42,6 +42,8 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     """
     definition = define(composition, command)
     directory = definition.directory
+    if directory.is_simulated:
+        raise BadInput(Problem("study.name", definition.study.name, simulated(directory), "give another study.name"))
     if directory.exists:
         there = load_definition(directory, composer)
         changes: dict[str, Any] = {k: getattr(definition.study, k) for k in CHANGEABLE}
@@ -74,6 +76,10 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
             )
         ) from e
     return Begun(definition, directory, True, {})
+
+
+def simulated(directory: StudyDirectory) -> str:
+    return f"{directory.path} holds a simulated study, and no real job goes on with that"
 
 
 def _elsewhere(

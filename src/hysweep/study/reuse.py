@@ -34,8 +34,10 @@ def find_result(directory: StudyDirectory, identity: str, config: Trial, goals: 
     others = directory.path.parent.glob(f"*/trials/*-{identity}")
     found = [TrialDirectory(path) for path in others if path.parent.parent != directory.path]
     for trial in sorted(found, key=lambda t: t.state().updated, reverse=True):
+        study = StudyDirectory(trial.path.parent.parent)
+        if study.is_simulated and not directory.is_simulated:
+            continue  # nothing was trained
         if trial.state().cause is Cause.COMPLETED and _ends_alike(trial, config):
-            study = StudyDirectory(trial.path.parent.parent)
             values = [_value(study, trial, goal) for goal in goals]
             told = [v for v in values if v is not None and math.isfinite(v)]
             if len(told) == len(goals):

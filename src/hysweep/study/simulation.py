@@ -117,6 +117,7 @@ def simulate_study(
     definition = replace(definition, study=alone, created=BEGINNING)
     directory = definition.directory
     directory.create(definition.to_yaml(), composer.snapshot())
+    directory.mark_simulated()
 
     def course_of(attempt: AttemptDirectory, job: Job) -> Course:
         steps = job.total_steps

@@ -325,6 +325,16 @@ class StudyDirectory:
         found = read_json(self.path / "changes.json")
         return found if isinstance(found, dict) else {}
 
+    # --- a study of made-up jobs
+
+    def mark_simulated(self) -> None:
+        (self.path / "simulated").touch()
+
+    @property
+    def is_simulated(self) -> bool:
+        """No job of it ever ran: its results are nobody's results, and no real job goes on with it."""
+        return (self.path / "simulated").exists()
+
     # --- what others ask of whoever drives it
 
     def request_cancel(self) -> None:
