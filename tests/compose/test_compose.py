@@ -63,7 +63,7 @@ def test_a_key_and_its_value_as_two_words_are_one_fault(composer: Composer) -> N
     message = faults(composer, "rollout.tensor", "=", "8", "rollout.n", "trainer.total_steps", "4", "foo")
     *written, unknown = (line.partition("; ")[2] for line in message.splitlines())
     assert written == ["write rollout.tensor=8", "write rollout.n=VALUE", "write trainer.total_steps=4"]
-    assert "`hysweep show`" in unknown
+    assert "`hysweep show --doc`" in unknown
 
 
 def test_all_faults_at_once(composer: Composer) -> None:

@@ -70,10 +70,10 @@ def _initials(name: str) -> str:
     return "".join(part[:1] for part in name.split("_"))
 
 
-def suggest(word: str, known: Iterable[str], where: str = "`hysweep show`") -> str:
+def suggest(word: str, known: Iterable[str], where: str = "`hysweep show --doc`") -> str:
     """A cure for an unknown name: the nearest ones, or all when they are few; else where they can be seen."""
     known = sorted(known)
     close = nearest(word, known)
     if close:
         return "did you mean " + " or ".join(close) + "?"
-    return "choose one of " + ", ".join(known) if 0 < len(known) <= 12 else f"see {where} for what there is"
+    return "choose one of " + ", ".join(known) if 0 < len(known) <= 32 else f"see {where} for what there is"
