@@ -187,12 +187,14 @@ def _samples(rows: Sequence[tuple[int, dict[str, Any]]], at: int, given: dict[in
         return
     truth = row["reward_model"]["ground_truth"]
     text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
-    other = rows[(at + 1) % len(rows)][1]["reward_model"]["ground_truth"]
+    others = (r["reward_model"]["ground_truth"] for _, r in (*rows[at + 1 :], *rows[:at]))
     yield "the truth", text
     yield "boxed truth", f"So the answer is \\boxed{{{text}}}."
     yield "#### truth", f"So it is.\n#### {text}"
     yield "Answer: truth", f"So it is.\nAnswer: {text}"
-    yield "another row's", f"Answer: \\boxed{{{other if isinstance(other, str) else json.dumps(other)}}}"
+    other = next((o for o in others if o != truth), None)  # of rows that ask for the same none is wrong
+    if other is not None:
+        yield "another row's", f"Answer: \\boxed{{{other if isinstance(other, str) else json.dumps(other)}}}"
     yield "nothing", ""
 
 

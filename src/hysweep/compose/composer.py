@@ -474,7 +474,8 @@ class Composer:
         message = str(error).splitlines()
         if not isinstance(cause, OmegaConfBaseException):
             why = " ".join(line.strip() for line in message if line.strip())[:400]
-            return Problem("config", " ".join(overrides) or "(defaults)", why, "see `hysweep show --doc` for what there is")
+            cure = "see `hysweep show --doc` for what there is"
+            return Problem("config", " ".join(overrides) or "(defaults)", why, cure)
         key = cause.full_key or (str(cause.key) if cause.key is not None else "config")
         value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0].lstrip("+") == key), "")
         why = (cause.msg or str(cause)).splitlines()[0]
