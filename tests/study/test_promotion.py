@@ -89,9 +89,8 @@ def test_a_pruner_gives_up_what_was_promoted(composer, dies):
                 pass
         if not goes_on:
             break
-    assert causes(directory) == [Cause.RUNG] * 8 + [Cause.PRUNED]
-    reached = list(directory.trials()[-1].metrics())
-    assert 11 <= len(reached) < 18
+    best = directory.trials()[-1]
+    assert best.state().cause is Cause.PRUNED and 11 <= len(best.metrics()) < 18
     assert [t.value for t in optuna_trials(directory)][-1] == pytest.approx(2 * 9e-4)
 
 
