@@ -55,9 +55,6 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     if not any(p.is_feasible for p in looked):
         raise NothingFeasible(looked)
     launcher(composition.trial.cluster.launcher)  # says so if there is none
-    if "${" in (definition.study.notify.command or ""):
-        why, cure = "braces after a $ are Hydra's, not the shell's", "write $NAME, or put the command into a script"
-        raise BadInput(Problem("study.notify.command", definition.study.notify.command, why, cure))
     if beyond := _beyond_budget(definition, looked):
         raise BadInput(beyond)
     if lacking := [*lacks_for(composition.trial), *unready(composition.trial.cluster)]:

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from hysweep.check import check_trial, errors
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Problem, Study, Trial
-from hysweep.study.definition import Definition
+from hysweep.study.definition import Definition, study_faults
 
 CLUSTER = "cluster"
 
@@ -37,10 +37,26 @@ def later(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def changed(study: Study, changes: Mapping[str, Any]) -> Study:
     """A study with other settings; of a group, those that are named."""
-    given = {name: value for name, value in changes.items() if name != CLUSTER}
+    given = {name: _literal(value) for name, value in changes.items() if name != CLUSTER}
     merged = OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(given))
     typed = OmegaConf.to_object(merged)
     return replace(study, **{name: getattr(typed, name) for name in given})
+
+
+def _literal(value: Any) -> Any:
+    """A value as OmegaConf is to take it: what looks like an interpolation is text."""
+    if isinstance(value, dict):
+        return {name: _literal(inner) for name, inner in value.items()}
+    return value.replace("${", "\\${") if isinstance(value, str) else value
+
+
+def refuse_unfit(definition: Definition, before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Raises BadInput for changes, both plain, with which the study could not go on; what was wrong before is not
+    told again."""
+    known = study_faults(definition.study, definition.space)
+    after = changed(definition.study, later(before, changes))
+    if faults := [fault for fault in study_faults(after, definition.space) if fault not in known]:
+        raise BadInput(*faults)
 
 
 def moved(trial: Trial, changes: Mapping[str, Any]) -> Trial:
@@ -66,11 +82,15 @@ def move(definition: Definition, composer: Composer, overrides: Sequence[str]) -
     is_whole = CLUSTER in keys
     replaced = [o for o in definition.fixed if _is_replaced(o.partition("=")[0].lstrip("+"), keys, is_whole)]
     before = composer.compose(definition.fixed).trial
-    after = composer.compose([*(o for o in definition.fixed if o not in replaced), *overrides]).trial
+    asked = composer.compose([*(o for o in definition.fixed if o not in replaced), *overrides])
+    if ranges := [key for key in asked.space.varied if key in keys]:
+        given = dict(zip(keys, (o.partition("=")[2] for o in overrides), strict=True))
+        raise BadInput(*(Problem(k, given[k], "is a range, and this study does not search it", "give one value")
+                         for k in ranges))  # fmt: skip
     known = errors(check_trial(before))
-    if faults := [fault for fault in errors(check_trial(after)) if fault not in known]:
+    if faults := [fault for fault in errors(check_trial(asked.trial)) if fault not in known]:
         raise BadInput(*faults)
-    fields = asdict(after.cluster)
+    fields = asdict(asked.trial.cluster)
     return fields if is_whole else {key.split(".")[1]: fields[key.split(".")[1]] for key in keys}
 
 

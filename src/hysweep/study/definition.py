@@ -19,9 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 import hysweep
 from hysweep.compose import SEED, Choice, Composer, Composition, Conditional, Interval, Point, Space, Zip
-from hysweep.schema import BadInput, Problem, Pruner, Sampler, Study, suggest
+from hysweep.schema import BadInput, Notify, Problem, Pruner, Sampler, Study, suggest
 from hysweep.schema.override import emit
 from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
+from hysweep.study.notify import EVENTS
 from hysweep.study.objective import GPU_HOURS
 from hysweep.study.promotion import impossible_promotion
 from hysweep.study.pruners import metrics_of
@@ -127,18 +128,9 @@ class Definition:
 def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
     """The study that a composed command line asks for. Raises BadInput where it asks for none."""
     study, space = composition.study, composition.space
-    if faults := [*_check_metrics(study), *_check_search(study, space)]:
+    if faults := study_faults(study, space):
         raise BadInput(*faults)
     check_storage(study)
-    points = space.size
-    if study.n_trials is None and points is not None and points > MOST_POINTS:
-        raise BadInput(
-            Problem("study.n_trials", "null", f"the grid has {points:,} points", "give study.n_trials=20, say")
-        )
-    if study.n_trials is None and points is None:
-        raise BadInput(
-            Problem("study.n_trials", "null", f"{_endless(space)} has no end of values", "give study.n_trials=20, say")
-        )
     study = replace(study, enqueue=_still_varied(study.enqueue, space, composition.fixed))
     _check_enqueued(study, space)
     name = study.name or composition.choices.get("sweep") or _name_by_content(composition)
@@ -202,6 +194,17 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
         raise BadInput(
             Problem(str(directory.config_file), type(e).__name__, "cannot be read as a study", "restore the file")
         ) from e
+
+
+def study_faults(study: Study, space: Space) -> list[Problem]:
+    """What is wrong with the settings of a study, by themselves and for this space."""
+    faults = [*_check_metrics(study), *_check_search(study, space), *_check_notify(study.notify)]
+    points = space.size
+    endless = f"{_endless(space)} has no end of values" if points is None else ""
+    too_many = f"the grid has {points:,} points" if points is not None and points > MOST_POINTS else ""
+    if study.n_trials is None and (endless or too_many):
+        faults.append(Problem("study.n_trials", "null", endless or too_many, "give study.n_trials=20, say"))
+    return faults
 
 
 def is_metric(name: str) -> bool:
@@ -320,6 +323,19 @@ def _check_search(study: Study, space: Space) -> list[Problem]:
         faults.append(
             Problem("space.filter", "; ".join(f.text for f in space.filters), "rejects every point", "mend it")
         )
+    return faults
+
+
+def _check_notify(notify: Notify) -> list[Problem]:
+    faults = []
+    if "${" in (notify.command or ""):
+        why, cure = "braces after a $ are Hydra's, not the shell's", "write $NAME, or put the command into a script"
+        faults.append(Problem("study.notify.command", notify.command, why, cure))
+    faults += [
+        Problem("study.notify.events", event, "is nothing that is told", suggest(event, EVENTS))
+        for event in notify.events
+        if event not in EVENTS
+    ]
     return faults
 
 
