@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from hysweep.schema import BadInput, Problem
 from hysweep.study.changes import CLUSTER, is_of_cluster, moved
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.preview import Preview, preview
+from hysweep.study.storage import open_storage
 from hysweep.track import StudyDirectory
 
 
@@ -38,7 +40,7 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     """Create the study that a composition asks for, or find it where it is.
 
     Raises BadInput when its directory holds another study or cannot be written, or when this machine lacks what
-    the trials need; NothingFeasible when every trial would be refused.
+    the trials need, or its database does not open; NothingFeasible when every trial would be refused.
     """
     definition = define(composition, command)
     directory = definition.directory
@@ -70,6 +72,12 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
                 "give study.root=DIR",
             )
         ) from e
+    try:
+        if definition.study.storage is not None:
+            open_storage(definition.study, directory)
+    except BadInput:
+        shutil.rmtree(directory.path)  # it cannot go on, and with another URL it would be another study
+        raise
     return Begun(definition, directory, True, {})
 
 

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from hysweep.check import check_trial, errors
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Problem, Study, Trial
+from hysweep.schema.override import literal
 from hysweep.study.definition import Definition, study_faults
 
 CLUSTER = "cluster"
@@ -37,17 +38,10 @@ def later(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def changed(study: Study, changes: Mapping[str, Any]) -> Study:
     """A study with other settings; of a group, those that are named."""
-    given = {name: _literal(value) for name, value in changes.items() if name != CLUSTER}
+    given = {name: literal(value) for name, value in changes.items() if name != CLUSTER}
     merged = OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(given))
     typed = OmegaConf.to_object(merged)
     return replace(study, **{name: getattr(typed, name) for name in given})
-
-
-def _literal(value: Any) -> Any:
-    """A value as OmegaConf is to take it: what looks like an interpolation is text."""
-    if isinstance(value, dict):
-        return {name: _literal(inner) for name, inner in value.items()}
-    return value.replace("${", "\\${") if isinstance(value, str) else value
 
 
 def refuse_unfit(definition: Definition, before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ import hysweep
 from hysweep.compose import SEED, Choice, Composer, Composition, Conditional, Interval, Point, Space, Zip
 from hysweep.schema import BadInput, Notify, Problem, Pruner, Sampler, Study, suggest
 from hysweep.schema.override import emit
-from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
+from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, Confirm, spell_out
 from hysweep.study.notify import EVENTS
 from hysweep.study.objective import GPU_HOURS
 from hysweep.study.promotion import impossible_promotion
@@ -98,7 +99,7 @@ class Definition:
 
     @property
     def directory(self) -> StudyDirectory:
-        return StudyDirectory(Path(self.cwd) / self.study.root / self.study.name)
+        return StudyDirectory(Path(self.cwd) / os.path.expanduser(self.study.root) / self.study.name)
 
     def to_yaml(self) -> str:
         content = {
@@ -134,13 +135,14 @@ def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
     study = replace(study, enqueue=_still_varied(study.enqueue, space, composition.fixed))
     _check_enqueued(study, space)
     name = study.name or composition.choices.get("sweep") or _name_by_content(composition)
-    if not re.fullmatch(r"[^/.\x00-\x1f][^/\x00-\x1f]*", name) or len(name.encode()) > LONGEST_NAME:
+    is_plain = re.fullmatch(r"[^/.\x00-\x1f][^/\x00-\x1f]*", name) and name == name.strip()
+    if not is_plain or len(name.encode()) > LONGEST_NAME:
         raise BadInput(
             Problem(
                 "study.name",
                 name,
                 "is a directory's name",
-                f"leave out / and a leading dot, at most {LONGEST_NAME} bytes",
+                f"leave out /, a leading dot and blanks at its ends, at most {LONGEST_NAME} bytes",
             )
         )
     return Definition(
@@ -246,7 +248,8 @@ def _value_fault(where: str, key: str, value: Any, point: dict[str, Any], space:
     dimension = space.get(key) or zipped
     outside = "is not in the space"
     if dimension is None:
-        return Problem(f"{where}.{key}", value, "does not vary", f"choose of {', '.join(space.varied)}")
+        others = [name for name in space.varied if name != SEED or not space.seeds]
+        return Problem(f"{where}.{key}", value, "does not vary", f"choose of {', '.join(others)}")
     if isinstance(dimension, Zip):
         part = {k: point[k] for k in dimension.keys if k in point}
         if any(part.items() <= row.items() for row in dimension.rows.values):
@@ -281,6 +284,14 @@ def _check_metrics(study: Study) -> list[Problem]:
         for key, metric in named.items()
         if metric is not None and not is_metric(metric)
     ]
+    for key, metric in named.items():
+        fits = [m for m in matching(metric or "", METRICS) if m.startswith("critic/")]  # all of these are always logged
+        if len(fits) > 1:
+            faults.append(Problem(key, metric, f"fits more than one metric: {', '.join(fits[:3])}", "name one of them"))
+    if study.objectives:
+        idle = [n for n in ("metric", "direction", "reduce", "last") if getattr(study, n) != getattr(Study(), n)]
+        cure = "say it in study.objectives, and leave it out here"
+        faults += [Problem(f"study.{n}", getattr(study, n), "does nothing beside objectives", cure) for n in idle]
     for i, goal in enumerate(study.objectives, start=1):
         if [o.metric for o in study.objectives].count(goal.metric) > 1:
             faults.append(Problem(f"study.objectives[{i}].metric", goal.metric, "is named twice", "name each once"))
@@ -304,6 +315,14 @@ def _check_search(study: Study, space: Space) -> list[Problem]:
     for pruner in study.rules:
         if pruner.name == "threshold" and pruner.low is None and pruner.high is None:
             faults.append(Problem("threshold", "no bounds", "would never prune", "give low or high"))
+        if pruner.low is not None and pruner.high is not None and pruner.low > pruner.high:
+            why = f"is above high, {pruner.high:g}, so that every trial is given up"
+            faults.append(Problem(f"{pruner.name}: low", pruner.low, why, "exchange the two"))
+        if pruner.max_steps is not None and pruner.max_steps < pruner.min_steps:
+            why = f"is below min_steps, {pruner.min_steps}"
+            faults.append(
+                Problem(f"{pruner.name}: max_steps", pruner.max_steps, why, "give the steps of a whole trial")
+            )
     needed = {"cmaes": "cmaes", "qmc": "scipy"}.get(sampler.name)
     if needed and find_spec(needed) is None:
         faults.append(Problem(key, sampler.name, f"needs {needed}", "pip install 'hysweep[samplers]'"))
@@ -317,6 +336,8 @@ def _check_search(study: Study, space: Space) -> list[Problem]:
         cure = f"give {less or n} or {less + n}" if less else f"give {n}"
         faults.append(Problem("study.n_trials", study.n_trials, f"is no multiple of the {n} seeds", cure))
     faults += impossible_promotion(study, space.seeds)
+    if not study.confirm.top and study.confirm != Confirm():
+        faults.append(Problem("study.confirm.seeds", study.confirm.seeds, "does nothing", "give study.confirm.top=3"))
     if study.confirm.top and SEED in space:
         faults.append(Problem("study.confirm", study.confirm.top, f"{SEED} is searched", "leave one of the two out"))
     if space.size == 0:
