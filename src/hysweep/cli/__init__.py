@@ -678,7 +678,7 @@ def main() -> None:
         sys.exit(0)
     except OSError as e:
         # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
-        where = f"{e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
+        where = f"{e.filename2 or e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
         click.echo(f"hysweep: {where}; mend it and say it again", err=True)
         sys.exit(2)
 

@@ -170,6 +170,7 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
     try:
         raw = OmegaConf.to_container(OmegaConf.load(directory.config_file))
         assert isinstance(raw, dict)
+        raw["versions"]  # the last of it: a file that was cut off is not whole
         spell_out(raw["study"])
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), raw["study"]))
         assert isinstance(study, Study)
