@@ -12,6 +12,7 @@ from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from hysweep.check import check_trial, errors
 from hysweep.compose import Composer
@@ -37,10 +38,14 @@ def later(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def changed(study: Study, changes: Mapping[str, Any]) -> Study:
-    """A study with other settings; of a group, those that are named."""
+    """A study with other settings; of a group, those that are named. Raises BadInput for what no study has."""
     given = {name: literal(value) for name, value in changes.items() if name != CLUSTER}
-    merged = OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(given))
-    typed = OmegaConf.to_object(merged)
+    try:
+        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(given)))
+    except OmegaConfBaseException as e:
+        key = e.full_key or ", ".join(given)
+        why = f"changes.json says so, which cannot be: {(e.msg or str(e)).splitlines()[0]}"
+        raise BadInput(Problem(f"study.{key}", given.get(key), why, "mend that file, or remove it")) from e
     return replace(study, **{name: getattr(typed, name) for name in given})
 
 

@@ -174,14 +174,17 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
         spell_out(raw["study"])
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), raw["study"]))
         assert isinstance(study, Study)
+        fixed = tuple(raw["overrides"])
+        space = composer.space(raw["space"], fixed)
+        assert all(isinstance(o, str) for o in fixed) and (study.n_trials is not None or space.size is not None)
         return Definition(
             study=study,
-            fixed=tuple(raw["overrides"]),
-            space=composer.space(raw["space"], tuple(raw["overrides"])),
-            cwd=raw["cwd"],
+            fixed=fixed,
+            space=space,
+            cwd=os.fspath(raw["cwd"]),
             command=tuple(raw.get("command", ())),
-            created=raw.get("created", 0.0),
-            env=raw.get("env", {}),
+            created=float(raw.get("created", 0.0)),
+            env=dict(raw.get("env", {})),
         )
     except (
         OmegaConfBaseException,
