@@ -233,7 +233,7 @@ def test_the_marks_of_a_budget(spent: float, mark: int | None) -> None:
 def test_changes_that_no_study_can_have_are_told_of(composer: Composer, said: str) -> None:
     directory = begin(composer, "rollout.n=2,4")
     (directory.path / "changes.json").write_text(said)
-    with pytest.raises(BadInput, match="changes.json says so"):
+    with pytest.raises(BadInput, match=r"changes\.json says so"):
         Controller(directory)
 
 
