@@ -325,3 +325,17 @@ def test_rules_are_named_on_a_command_line_as_in_a_file(composer: Composer) -> N
     assert [p.name for p in composer.compose(["study.pruners=median"]).study.pruners] == ["median"]
     (one,) = composer.compose(["study.pruners=[{name:threshold,low:0.1}]"]).study.pruners
     assert (one.name, one.low) == ("threshold", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("range(0.1,0.5,0.1)", (0.1, 0.2, 0.3, 0.4)),
+        ("range(0.5,0.1,-0.1)", (0.5, 0.4, 0.3, 0.2)),
+        ("range(0.1,0.35,0.1)", (0.1, 0.2, 0.3)),
+        ("range(0,1,0.5)", (0.0, 0.5)),
+    ],
+)
+def test_a_range_of_real_numbers_has_those_that_a_person_would_write(composer: Composer, text: str, values) -> None:
+    """So that the configuration's own value, and a named point, are found in it."""
+    assert space_of(composer, f"rollout.temperature: {text}")["rollout.temperature"].values == values
