@@ -14,7 +14,6 @@ from hysweep.schema import BadInput, Problem
 from hysweep.study.changes import CLUSTER, is_of_cluster, moved
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.preview import Preview, preview
-from hysweep.study.storage import open_storage
 from hysweep.track import StudyDirectory
 
 
@@ -72,12 +71,14 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
                 "give study.root=DIR",
             )
         ) from e
-    try:
-        if definition.study.storage is not None:
+    if definition.study.storage is not None:
+        from hysweep.study.storage import open_storage  # imports Optuna, which takes half a second
+
+        try:
             open_storage(definition.study, directory)
-    except BadInput:
-        shutil.rmtree(directory.path)  # it cannot go on, and with another URL it would be another study
-        raise
+        except BadInput:
+            shutil.rmtree(directory.path)  # it cannot go on, and with another URL it would be another study
+            raise
     return Begun(definition, directory, True, {})
 
 
