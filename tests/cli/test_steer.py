@@ -154,6 +154,33 @@ def test_what_a_resume_changes_stays_changed(study: StudyDirectory) -> None:
     assert answer.returncode == 2 and "cannot change" in answer.stderr
 
 
+@pytest.mark.parametrize("is_driven", [False, True])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("study.n_trials=null", "trainer.learning_rate has no end of values"),
+        ("study.n_trials=3", "is no multiple of the 2 seeds"),
+        ("study.notify.events=[finish]", "study.notify.events = finish: is nothing that is told"),
+        (r"study.notify.command=echo \${X}", "braces after a $ are Hydra's"),
+        ("cluster.timeout_min=30,60", "cluster.timeout_min = 30,60: is a range"),
+        ("cluster=local,gpu_1", "cluster = local,gpu_1: is a range"),
+    ],
+)
+def test_a_change_with_which_a_study_cannot_go_on_is_refused_and_not_kept(
+    composer: Composer, change: str, says: str, is_driven: bool
+) -> None:
+    words = ["trainer.learning_rate=interval(1e-5,1e-3)", "+space.seeds=2", "study.n_trials=4", "study.max_hours=0"]
+    definition = define(composer.compose([*words, "study.name=s"]))
+    definition.directory.create(definition.to_yaml(), composer.snapshot())
+    lock = StudyLock(definition.directory)
+    if is_driven:
+        lock.acquire()
+    answer = hysweep("resume", "outputs/s", change)
+    lock.release()
+    assert answer.returncode == 2 and says in answer.stderr and "Traceback" not in answer.stderr
+    assert not definition.directory.changes()
+
+
 @pytest.mark.parametrize("verb", ["run", "plan", "check"])
 def test_a_password_is_repeated_nowhere(verb: str) -> None:
     answer = hysweep(verb, "-m", "rollout.n=2,4", "study.storage='postgresql://me:geheim@h/d'")

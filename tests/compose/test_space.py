@@ -218,3 +218,124 @@ def test_counts_are_those_of_the_grid_and_no_point_comes_twice(first, second, lo
     texts = [tuple((k, type(v).__name__, v) for k, v in p.items()) for p in points]
     assert len(set(texts)) == len(texts)
     assert all(space.is_whole(p) for p in points)
+
+
+# --- what is no space
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        ("rollout.n: choice([2],4)", "rollout.n = [2]: is no whole number"),
+        ("rollout.n: [2, [4]]", "rollout.n = [4]: is no whole number"),
+        ("zip: [{rollout.n: [2, 4], trainer.total_steps: 3}]", "rollout.n = [2, 4]: is no whole number"),
+        ("zip: [{algorithm: [grpo], rollout.n: 3}]", "algorithm = ['grpo']: there is no such algorithm"),
+        ("rollout.n: interval(nan, 4)", "space.rollout.n = interval(nan, 4)|rollout.n = interval(nan, 4): its ends"),
+        ("rollout.n: interval(1, inf)", "its ends are no finite numbers"),
+        ("rollout.n: range(nan, 4)", "its ends are no finite numbers"),
+        ("rollout.n: range(1, 4, nan)", "its ends are no finite numbers"),
+        ("rollout: {n: 'choice(2, 4)'}", "space.rollout = {'n': 'choice(2, 4)'}: is no range; write rollout.n: choice"),
+        (
+            "algorithm.clip_ratio_high: {when: algorithm == grpo, in: 0.3}",
+            "is no range; write {when: algorithm == grpo",
+        ),
+        ("algorithm.clip_ratio_high: [{when: algorithm == grpo}]", "is no range under a condition"),
+        ("{rollout.n: 'choice(2, 4)', seeds: [1, 2147483648]}", "trainer.seed = 2147483648: is out of range"),
+        ("{rollout.n: 'choice(2, 4)', filter: study.n_trials > 3}", "'study.n_trials' (at character 1) says how to"),
+    ],
+)
+def test_what_is_no_range_is_told_by_its_key_and_its_value(composer: Composer, space: str, says: str) -> None:
+    assert any(one in faults(composer, space) for one in says.split("|"))
+
+
+def test_a_range_of_wrong_values_is_not_told_one_by_one(composer: Composer) -> None:
+    assert 1 < len(faults(composer, "rollout.n: range(0, 1, 0.0001)").splitlines()) <= 10
+
+
+@pytest.mark.parametrize(
+    "override", ["rollout.n=interval(nan,4)", "rollout.n=range(1,inf)", "rollout.n=choice([1],2)", "~space",
+                 "rollout.n=choice(${nope},2)", "rollout.n=choice('???',2)"],
+)  # fmt: skip
+def test_a_command_line_is_refused_as_a_file_is(composer: Composer, override: str) -> None:
+    with pytest.raises(BadInput):
+        composer.compose([override])
+
+
+def test_a_category_may_look_like_a_reference(composer: Composer) -> None:
+    found = composer.compose(["model.path=choice('/a/${b}','/c')"]).space
+    assert found["model.path"].values == ("/a/${b}", "/c")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("study: 3", "study = 3: is no mapping, in "),
+        ("study: {sampler: [tpe]}", "study.sampler = ['tpe']: is no mapping, in "),
+        ("study: {notify: mail}", "study.notify = mail: is no mapping, in "),
+        ("study: {objectives: {metric: gpu_hours}}", "study.objectives = {'metric': 'gpu_hours'}: is no list, in "),
+        ("study: {objectives: [{metrik: gpu_hours}]}", "study.objectives.metrik = : there is no such key"),
+        ("study: {objectives: [gpu_hours]}", "study.objectives[0] = gpu_hours: "),
+        ("study: {pruners: [3]}", "study.pruners[0] = 3: "),
+        ("study: {pruners: true}", "study.pruners = True: is no list"),
+        ("study: {n_trials: many}", "study.n_trials = many: is no whole number"),
+        ("study: {n_trials: 2, n_trials: 3}", "found duplicate key n_trials"),
+        ('study: {notify: {command: "a\\0b"}}', r"study.notify.command = a\0b: holds a NUL character"),
+        ("space: [a]", "space = ['a']: is no mapping, in "),
+        ("space:", "space = null: is no mapping, in "),
+        ("algorithm: grpo", "algorithm = grpo: is no mapping, in "),
+        (
+            "space: {rollout.n: '${nope}'}",
+            "space.rollout.n = ${nope}: Interpolation key 'nope' not found|space.rollout.n",
+        ),
+        ("space: {rollout.n: '???'}", "space.rollout.n = (missing): needs a value"),
+        ("space: {rollout.n: !!binary aGVsbG8=}", "space.rollout.n = b'hello': no override can carry a bytes"),
+        ("space: {sweep: choice(quickstart)}", "sweep = a range: says how to search"),
+        ("space: &a {rollout.n: *a}", "goes round in a circle"),
+        ("defaults: [/sweep: s]", "goes round in a circle"),
+    ],
+)
+def test_a_sweep_file_that_is_none_is_told_what_is_wrong_with_it(tmp_path, text: str, says: str) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(f"# @package _global_\n{text}\n")
+    with pytest.raises(BadInput) as caught:
+        Composer().compose([f"sweep={file}"])
+    assert any(one in str(caught.value) for one in says.split("|"))
+
+
+def test_a_byte_order_mark_is_named(tmp_path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("\ufeff# @package _global_\nstudy: {n_trials: 2}\n")
+    with pytest.raises(BadInput, match="a byte order mark: stands before"):
+        Composer().compose([f"sweep={file}"])
+
+
+def test_another_sampler_or_pruner_takes_the_options_of_the_files_with_it(tmp_path) -> None:
+    file = tmp_path / "s.yaml"
+    study = "{sampler: {name: tpe, n_startup_trials: 9}, pruner: {name: percentile, percentile: 80, min_steps: 4}}"
+    file.write_text(f"# @package _global_\nstudy: {study}\n")
+    words = [f"sweep={file}", "study.sampler=random", "study.pruner=median"]
+    study = Composer().compose(words).study
+    assert (study.sampler.n_startup_trials, study.pruner.percentile, study.pruner.min_steps) == (None, 50.0, 4)
+    given = Composer().compose([*words, "study.sampler.n_startup_trials=3"]).study
+    assert given.sampler.n_startup_trials == 3, "what the command line says stays, and is told to mean nothing"
+
+
+def test_rules_are_named_on_a_command_line_as_in_a_file(composer: Composer) -> None:
+    assert [p.name for p in composer.compose(["study.pruners=[nan,median]"]).study.pruners] == ["nan", "median"]
+    assert [p.name for p in composer.compose(["study.pruners=median"]).study.pruners] == ["median"]
+    (one,) = composer.compose(["study.pruners=[{name:threshold,low:0.1}]"]).study.pruners
+    assert (one.name, one.low) == ("threshold", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("range(0.1,0.5,0.1)", (0.1, 0.2, 0.3, 0.4)),
+        ("range(0.5,0.1,-0.1)", (0.5, 0.4, 0.3, 0.2)),
+        ("range(0.1,0.35,0.1)", (0.1, 0.2, 0.3)),
+        ("range(0,1,0.5)", (0.0, 0.5)),
+    ],
+)
+def test_a_range_of_real_numbers_has_those_that_a_person_would_write(composer: Composer, text: str, values) -> None:
+    """So that the configuration's own value, and a named point, are found in it."""
+    assert space_of(composer, f"rollout.temperature: {text}")["rollout.temperature"].values == values

@@ -106,6 +106,24 @@ def test_whoever_drives_it_may_die_after_any_step(composer):
     assert len(fake.submitted) == len(set(fake.submitted)) == 5, "no attempt ran twice"
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_pruner_gives_up_what_was_promoted(composer, dies):
+    """The sampler was told of it at its first rung; it is judged on, whoever drives it."""
+    limit = 10 * 9e-4
+    directory = begin(composer, NINE, *RUNGS, "study.max_parallel=9", "study.pruner=threshold",
+                      f"study.pruner.high={limit}")  # fmt: skip
+    fake = FakeLauncher(by_rate)
+    for _ in range(200):
+        with Controller(directory, launchers=lambda name: fake) as c:
+            while (goes_on := c.tick()) and not dies:
+                pass
+        if not goes_on:
+            break
+    best = directory.trials()[-1]
+    assert best.state().cause is Cause.PRUNED and 11 <= len(best.metrics()) < 18
+    assert [t.value for t in optuna_trials(directory)][-1] == pytest.approx(2 * 9e-4)
+
+
 def test_a_promoted_trial_that_is_preempted_keeps_its_rung(composer):
     fake = FakeLauncher(by_rate, ends={(8, 2): Cause.PREEMPTED})
     directory = begin(composer, NINE, *RUNGS, "study.max_parallel=9")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from hysweep.compose import Composer
+from hysweep.schema import BadInput
 from hysweep.study.controller import Controller
 from hysweep.study.rebuild import rebuild
 from hysweep.track import Cause, StudyDirectory
@@ -82,6 +84,21 @@ def test_a_lost_ledger_is_booked_again(composer: Composer) -> None:
     (directory.path / "ledger.jsonl").write_text("torn")
     again(directory, fake)
     assert [(e.trial, e.attempt, e.cause, e.gpu_hours) for e in directory.ledger()] == before
+
+
+def test_a_trial_whose_directory_is_gone_is_named(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8")
+    finish(directory, fake := FakeLauncher(rising))
+    shutil.rmtree(directory.trials()[1].path)
+    assert "nothing of trial 1: its directory is gone" in again(directory, fake).restored
+
+
+def test_a_definition_that_was_cut_off_is_none(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4,8")
+    text = directory.config_file.read_text()
+    directory.config_file.write_text(text[: text.index("env:")])
+    with pytest.raises(BadInput, match="cannot be read as a study"):
+        rebuild(directory)
 
 
 @pytest.mark.parametrize("lost", ["events.jsonl", "journal.log"])

@@ -84,6 +84,18 @@ def test_a_grid_by_name_runs_its_first_points(composer: Composer) -> None:
         (("study.pruner=mediann",), "did you mean median"),
         (("study.pruner={name:median,percentile:20}",), "means nothing to median"),
         (("study.pruner=threshold",), "would never prune"),
+        (("study.pruner={name:threshold,low:1,high:0}",), "threshold: low = 1.0: is above high, 0"),
+        (("study.pruners=[{name:hyperband,min_steps:9,max_steps:3}]",), "hyperband: max_steps = 3: is below min_steps"),
+        (("study.metric=critic/score/*",), "study.metric = critic/score/*: fits more than one metric"),
+        (("study.pruner={name:median,metric:critic/*}",), "study.pruner.metric = critic/*: fits more than one"),
+        (("study.objectives=[{metric:gpu_hours}]", "study.reduce=auc"), "study.reduce = auc: does nothing beside"),
+        (("study.confirm.seeds=2",), "study.confirm.seeds = 2: does nothing; give study.confirm.top"),
+        (("study.notify.events=[finish]",), "study.notify.events = finish: is nothing that is told"),
+        (("study.name=' s'",), "study.name =  s: is a directory's name; leave out /, a leading dot and blanks"),
+        (
+            ("+space.seeds=2", "study.enqueue=[{trainer.seed:1}]"),
+            "trainer.seed = 1: does not vary; choose of trainer.learning_rate",
+        ),
         (("study.pruners=[{name:nan},{name:patient,share:0.3}]",), "study.pruners[2].share"),
         (("study.pruners=[{name:nan,min_steps:0}]",), "at least 1"),
         (("study.objectives=[{metric:critic/score/mean},{metric:gpu_hour}]",), "did you mean gpu_hours"),
@@ -291,3 +303,9 @@ def test_a_result_of_another_study_is_taken_where_that_is_asked_for(composer: Co
         again = begin(composer, "rollout.n=2", f"study.name={name}", "study.reuse=true", more)
         finish(again, other := FakeLauncher(rising))
         assert len(other.submitted) == 1, name
+
+
+def test_a_root_may_begin_with_ones_home(composer: Composer, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    directory = begin(composer, "rollout.n=2,4", "study.root='~/studies'", "study.name=s")
+    assert directory.path == tmp_path / "me/studies/s" and directory.exists

@@ -174,6 +174,9 @@ def test_what_is_kept_is_a_study(capsys):
         ({"curves": "nowhere.yaml"}, "No such file"),
         ({"curves": "bad.yaml"}, "has speed"),
         ({"curves": "narrow.yaml"}, "has no curve for"),
+        ({"curves": "twice.yaml"}, "duplicate key values"),
+        ({"curves": "endless.yaml"}, "step_s = inf: is no time"),
+        ({"risks": Risks(1e6, 0.0)}, "trial = 0: its jobs end before they get on"),
         ({"like": Path("nowhere")}, "has no completed trial"),
         ({"like": Path("nowhere"), "curves": "bad.yaml"}, "give one of them"),
     ],
@@ -181,6 +184,8 @@ def test_what_is_kept_is_a_study(capsys):
 def test_what_is_wrong_is_said(given, said):
     Path("bad.yaml").write_text("- {values: [1], speed: 3}\n")
     Path("narrow.yaml").write_text("- {when: trainer.learning_rate > 1, values: [1]}\n")
+    Path("twice.yaml").write_text("- {values: [1], values: [2]}\n")
+    Path("endless.yaml").write_text("- {values: [1], step_s: .inf}\n")
     with pytest.raises(BadInput) as e:
         ask([FOUR], **given)
     assert said in str(e.value)

@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+import yaml
 
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Notify
@@ -226,3 +227,26 @@ def test_a_message_that_fails_or_hangs_is_no_trouble(composer: Composer, command
 def test_the_marks_of_a_budget(spent: float, mark: int | None) -> None:
     assert last_mark(spent, 10.0) == mark
     assert last_mark(spent, None) is None
+
+
+@pytest.mark.parametrize("said", ['{"n_trials": "many"}', '{"speed": 3}', '{"notify": null}', '{"notify": 7}'])
+def test_changes_that_no_study_can_have_are_told_of(composer: Composer, said: str) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    (directory.path / "changes.json").write_text(said)
+    with pytest.raises(BadInput, match=r"changes\.json says so"):
+        Controller(directory)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("cwd", None), ("created", "now"), ("env", 3), ("overrides", [3]), ("versions", ...)]
+)
+def test_a_definition_with_other_kinds_of_values_is_none(composer: Composer, key: str, value: object) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    content = yaml.safe_load(directory.config_file.read_text())
+    if value is ...:
+        del content[key]
+    else:
+        content[key] = value
+    directory.config_file.write_text(yaml.safe_dump(content))
+    with pytest.raises(BadInput, match="cannot be read as a study"):
+        Controller(directory)

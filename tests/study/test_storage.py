@@ -16,6 +16,7 @@ import pytest
 
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Study
+from hysweep.study import begin as begin_study
 from hysweep.study.controller import Controller
 from hysweep.study.rebuild import rebuild
 from hysweep.study.storage import Unreachable
@@ -209,7 +210,9 @@ def test_a_password_is_refused_and_not_repeated(url: str) -> None:
     assert "geheim" not in hidden(f"could not connect to {url}")
 
 
-@pytest.mark.parametrize("url", ["", "optuna.db", "sqlite://", "mysql://me@host/db", "redis://h", "file:///x"])
+@pytest.mark.parametrize(
+    "url", ["", "optuna.db", "sqlite://", "mysql://me@host/db", "redis://h", "file:///x", "postgresql://["]
+)
 def test_what_is_no_url_of_ours_is_refused(url: str) -> None:
     with pytest.raises(BadInput, match=r"study\.storage"):
         check_storage(Study(storage=url))
@@ -225,6 +228,16 @@ def test_a_server_that_is_not_there_is_said(composer: Composer, tmp_path: Path) 
             Controller(directory).__enter__()
         assert not directory.driver_file.exists(), "and leaves the study to others"
         shutil.rmtree(directory.path)
+
+
+def test_a_study_whose_database_does_not_open_is_not_begun(composer: Composer, tmp_path: Path) -> None:
+    place = tmp_path / "db"
+    words = ["rollout.n=2,4", "study.name=s", f"study.storage=sqlite:///{place}/optuna.db"]
+    with pytest.raises(BadInput, match="unable to open"):
+        begin_study(composer.compose(words), composer, [])
+    assert not Path("outputs/s").exists()
+    place.mkdir()
+    assert begin_study(composer.compose(words), composer, []).is_new
 
 
 def test_sqlite_on_a_network_file_system_is_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the answer is no (problems found, trials failed); 2 the qu
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -30,6 +31,16 @@ STUDY = click.argument(
 )
 SET = click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A variable that the script reads.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+
+
+class Finite(click.FloatRange):
+    """A number from `min` on; click's own takes nan and inf."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 class Verbs(click.Group):
@@ -167,9 +178,9 @@ def plan(overrides: tuple[str, ...], as_json: bool, config_dirs: tuple[str, ...]
 )
 @click.option("--curves", default="model", metavar="FILE", help="Curves by condition instead of the model's.")
 @click.option("--like", type=click.Path(path_type=Path), metavar="STUDYDIR", help="As the nearest trials there went.")
-@click.option("--step-s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Of a step of each trial.")
-@click.option("--preempt-per-day", type=click.FloatRange(0), default=0.0, metavar="RATE", help="Of each running job.")
-@click.option("--node-fail-per-day", type=click.FloatRange(0), default=0.0, metavar="RATE", help="Of each busy node.")
+@click.option("--step-s", type=Finite(0.001), metavar="SECONDS", help="Of a step of each trial.")
+@click.option("--preempt-per-day", type=Finite(0), default=0.0, metavar="RATE", help="Of each running job.")
+@click.option("--node-fail-per-day", type=Finite(0), default=0.0, metavar="RATE", help="Of each busy node.")
 @click.option("--seed", type=int, default=0, metavar="N", help="Of the curves, and of what goes wrong.")
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the simulated study in DIR.")
 @JSON
@@ -668,7 +679,7 @@ def main() -> None:
         sys.exit(0)
     except OSError as e:
         # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
-        where = f"{e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
+        where = f"{e.filename2 or e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
         click.echo(f"hysweep: {where}; mend it and say it again", err=True)
         sys.exit(2)
 

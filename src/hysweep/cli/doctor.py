@@ -60,7 +60,7 @@ def doctor_of_cluster(
     composition = Composer(config_dirs).compose(overrides)
     console = Console(stderr=True)
     with console.status("asking the cluster") if console.is_terminal else nullcontext():
-        root = Path(composition.study.root)
+        root = Path(composition.study.root).expanduser()
         say = partial(click.echo, err=True)
         answers = survey(composition.trial, root, constraints, nodes, within, say)
     if as_json:

@@ -27,7 +27,7 @@ from hysweep.report import (
 )
 from hysweep.schema import BadInput, Problem
 from hysweep.study import CHANGEABLE, load_definition
-from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move
+from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move, refuse_unfit
 from hysweep.study.controller import Controller, composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
@@ -305,11 +305,13 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
             group[leaf] = getattr(value, leaf)
         else:
             changes[name] = value
-    if elsewhere:
+    if given or elsewhere:
         composer = composer_of(directory)
         definition = load_definition(directory, composer)
         composer.freeze(definition.env)
-        changes[CLUSTER] = move(definition, composer, elsewhere)
+        refuse_unfit(definition, directory.changes(), as_plain(changes))
+        if elsewhere:
+            changes[CLUSTER] = move(definition, composer, elsewhere)
     return changes
 
 

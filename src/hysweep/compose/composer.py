@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -30,10 +31,12 @@ from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
-from omegaconf.errors import OmegaConfBaseException, ValidationError
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from hysweep.compose.grammar import (
+    NOT_OF_A_TRIAL,
     OPTIONAL_GROUPS,
+    SHORT_FOR,
     Assignments,
     Vocabulary,
     assignment,
@@ -42,17 +45,20 @@ from hysweep.compose.grammar import (
 )
 from hysweep.compose.hf_config import local_model, read_model
 from hysweep.compose.launcher_settings import translated
-from hysweep.compose.space import Choice, Conditional, Dimension, Interval, Parameter, Space, Zip
-from hysweep.schema import BadInput, Model, Problem, Study, Trial, leaves, suggest
+from hysweep.compose.space import SEED, Choice, Conditional, Dimension, Interval, Parameter, Space, Zip
+from hysweep.schema import BadInput, Model, Objective, Problem, Pruner, Study, Trial, leaves, suggest
 from hysweep.schema.knob import Leaf
-from hysweep.schema.override import emit
-from hysweep.schema.search import spell_out
+from hysweep.schema.override import emit, literal
+from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
 
 SHIPPED = Path(__file__).parent.parent / "conf"
+MOST_TOLD = 10  # faults of one range
 KEPT = 256  # command lines whose result is kept
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:[^${}]*\}")  # names no other field
 
 NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
+
+IN_LISTS: dict[Any, str] = {Objective: "study.objectives", Pruner: "study.pruners"}
 
 # What Hydra and OmegaConf raise on a user's input: their own errors, and what falls through them where a file is no
 # YAML, or holds a list where a mapping must be, or an option has a name that is no text.
@@ -227,8 +233,11 @@ class Composer:
         if self._numbers_for_texts:
             raise BadInput(*self._numbers_for_texts)
         cfg, choices = self._load(given.fixed)
-        raw = OmegaConf.to_container(cfg.space, resolve=True)
-        assert isinstance(raw, dict)
+        try:
+            raw = OmegaConf.to_container(cfg.space, resolve=True, throw_on_missing=True)
+            assert isinstance(raw, dict)
+        except MISCOMPOSED as e:
+            raise BadInput(self._explain(e, given.fixed)) from e
         # a value given on the command line takes its key out of the sweep file's space
         space = self.space(_without({str(k): v for k, v in raw.items()}, given), given.fixed, given.space)
         self._check_space(space, OmegaConf.select(cfg, "algorithm.plugin") is not None)
@@ -369,12 +378,35 @@ class Composer:
         own = (p for d in self.dirs if d != SHIPPED for p in sorted(d.rglob("*.yaml")))
         for path in (*own, *self.sweep_files):
             try:
-                content = yaml.safe_load(path.read_text(encoding="utf-8"))
+                text = path.read_text(encoding="utf-8")
+                content = yaml.load(text, Loader=get_yaml_loader())
             except (yaml.YAMLError, OSError, UnicodeDecodeError) as e:
                 faults.append(Problem(str(path), "unreadable", " ".join(str(e).split()), "mend the file"))
                 continue
-            if content is not None and not isinstance(content, dict):
+            if text.startswith("\ufeff"):
+                why, cure = "stands before its first line, which Hydra then cannot read", "save it as UTF-8 without BOM"
+                faults.append(Problem(str(path), "a byte order mark", why, cure))
+            elif content is not None and not isinstance(content, dict):
                 faults.append(Problem(str(path), type(content).__name__, "is no mapping", "write `key: value` lines"))
+            elif content and _is_global(path):
+                faults += self._misshapen(content, str(path))
+        return faults
+
+    def _misshapen(self, content: Mapping[Any, Any], file: str, prefix: str = "") -> list[Problem]:
+        """Where a file has one value, or a list, in place of settings, or settings in place of a list."""
+        faults = []
+        for name, value in content.items():
+            key, is_mapping = f"{prefix}{name}", isinstance(value, dict)
+            if key in SHORT_FOR and isinstance(value, str):
+                continue
+            if self.words.is_list(key) and is_mapping:
+                faults.append(Problem(key, value, f"is no list, in {file}", "write [{...}, ...]"))
+            elif key in self.words.sections and not is_mapping:
+                shown = "null" if value is None else value
+                cure = f"{{defaults: [override /{key}: {value}]}}" if key in self.words.groups else "{name: value, ...}"
+                faults.append(Problem(key, shown, f"is no mapping, in {file}", f"write {cure}"))
+            elif is_mapping and key in self.words.sections and key != "space":
+                faults += self._misshapen(value, file, f"{key}.")
         return faults
 
     @cached_property
@@ -384,10 +416,11 @@ class Composer:
         for path in (*(p for d in self._own for p in sorted(d.rglob("*.yaml"))), *self.sweep_files):
             try:
                 root = yaml.compose(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())
-            except (yaml.YAMLError, OSError, UnicodeDecodeError):
+                prefix = "" if _is_global(path) else f"{path.parent.name}."
+                found = list(_scalars(root, prefix))
+            except (yaml.YAMLError, OSError, UnicodeDecodeError, RecursionError):
                 continue  # said where it is composed
-            prefix = "" if _is_global(path) else f"{path.parent.name}."
-            for key, node in _scalars(root, prefix):
+            for key, node in found:
                 if node.style is not None or node.tag not in NUMBERS or self.words.fields.get(key) is not str:
                     continue
                 if str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
@@ -400,7 +433,7 @@ class Composer:
         try:
             with _set(self._frozen_env):  # files ask for them while they are resolved
                 parts = {f.name: OmegaConf.to_object(cfg[f.name]) for f in fields(Trial)}
-                study = OmegaConf.to_object(cfg.study)
+                study = _without_idle(OmegaConf.to_object(cfg.study), overrides)
                 trial = Trial(**typing.cast(Any, parts))
                 self._name_by_path(trial.model, overrides)
         except OmegaConfBaseException as e:
@@ -443,17 +476,20 @@ class Composer:
             for name, part in parts:
                 if not (has_plugin and name in OWN_NAMES):
                     faults += self._range_faults(name, part)
+        if space.seeds:
+            faults += self._range_faults(SEED, Choice(SEED, space.seeds, ()))
         if faults:
             raise BadInput(*dict.fromkeys(faults))
 
     def _range_faults(self, key: str, part: Parameter) -> list[Problem]:
-        if key.partition(".")[0] in ("study", "space", "sweep"):
+        if key.partition(".")[0] in NOT_OF_A_TRIAL:
             return [Problem(key, "a range", "says how to search, and cannot itself be searched", "give one value")]
         if key not in self._knobs:
             return []
         values = part.values if isinstance(part, Choice) else (part.low, part.high)
         is_end = isinstance(part, Interval)
-        return [fault for value in values for fault in self._value_faults(self._knobs[key], value, is_end)]
+        found = (fault for value in values for fault in self._value_faults(self._knobs[key], value, is_end))
+        return list(islice(found, MOST_TOLD))
 
     def _value_faults(self, leaf: Leaf, value: Any, is_end: bool) -> list[Problem]:
         expected = self.words.fields[leaf.path]
@@ -461,10 +497,11 @@ class Composer:
             return [Problem(leaf.path, value, "is no number, so it has no interval", "write choice(...)")]
         node = OmegaConf.structured(_Probe if expected is None else _probe(expected))
         try:
-            node.value = value
+            node.value = literal(value)
+            typed = node.value
         except OmegaConfBaseException:
             return [_of_wrong_type(leaf.path, value, expected)]
-        return out_of_bounds([Leaf(leaf.path, node.value, leaf.default, leaf.knob)])
+        return out_of_bounds([Leaf(leaf.path, typed, leaf.default, leaf.knob)])
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> Problem:
         """Hydra's and OmegaConf's errors as key, value, what is wrong and what would be right."""
@@ -472,15 +509,23 @@ class Composer:
         while cause is not None and not isinstance(cause, OmegaConfBaseException):
             cause = cause.__cause__ or cause.__context__
         message = str(error).splitlines()
+        if isinstance(error, RecursionError):
+            why = "goes round in a circle: a file, an alias or a reference names itself"
+            return Problem("config", " ".join(overrides) or "(defaults)", why, "leave that name out")
         if not isinstance(cause, OmegaConfBaseException):
             why = " ".join(line.strip() for line in message if line.strip())[:400]
             cure = "see `hysweep show --doc` for what there is"
             return Problem("config", " ".join(overrides) or "(defaults)", why, cure)
         key = cause.full_key or (str(cause.key) if cause.key is not None else "config")
-        value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0].lstrip("+") == key), "")
+        if (within := IN_LISTS.get(cause.object_type)) and "." not in key:  # OmegaConf tells the place in it alone
+            key = f"{within}.{key}"
+        said = "" if cause.value is None else cause.value
+        value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0].lstrip("+") == key), said)
         why = (cause.msg or str(cause)).splitlines()[0]
-        if "???" in why or ("MISSING" in why.upper() and key in self.words.fields):
+        if "???" in why or isinstance(cause, MissingMandatoryValue):
             return Problem(key, "(missing)", "needs a value", f"give {key}=...")
+        if (listed := key.partition("[")[0]) != key and self.words.is_list(listed):
+            return Problem(key, value, why, "see docs/sweeps.md for what such a list holds")
         if key.isdigit():  # OmegaConf names an element of a list by its place alone
             lists = (o.partition("=") for o in overrides if o.partition("=")[2].startswith("["))
             name, _, text = next(lists, ("config", "", ""))
@@ -500,6 +545,18 @@ class Composer:
         return Problem(key, value, why, cure)
 
 
+def _without_idle(study: Any, overrides: Sequence[str]) -> Any:
+    """A study whose sampler or pruner a command line names in place of a file's: the options of that one go with it."""
+    named = {text.partition("=")[0].lstrip("+") for text in overrides}
+    for part, read in ((study.sampler, SAMPLER_OPTIONS), (study.pruner, PRUNER_OPTIONS)):
+        key = "study.sampler" if part is study.sampler else "study.pruner"
+        idle = {name for names in read.values() for name in names} - set(read.get(part.name, ()))
+        for name in idle if f"{key}.name" in named else ():
+            if f"{key}.{name}" not in named:
+                setattr(part, name, getattr(type(part)(), name))
+    return study
+
+
 def sweep_name(file: Path, key: str) -> str:
     """The name of a sweep file as `sweep=NAME` says it. Raises BadInput, about `key`, where it cannot."""
     try:
@@ -516,7 +573,7 @@ def _without(content: dict[str, Any], given: Assignments) -> dict[str, Any]:
     """The `space:` of a sweep file where a command line names some of its keys: what it fixes varies no more, and of
     a zip the settings stay that agree with it."""
     fixed = {text.partition("=")[0].lstrip("+~/"): text.partition("=")[2] for text in given.fixed}
-    left = {key: value for key, value in content.items() if key not in fixed}
+    left = {key: value for key, value in content.items() if key not in fixed or key in NOT_OF_A_TRIAL}
     for key, rows in content.items():
         is_zip = (key == "zip" or key.startswith("zip.")) and isinstance(rows, list)
         if not is_zip or not all(isinstance(row, dict) for row in rows) or not any(set(r) & fixed.keys() for r in rows):
@@ -604,6 +661,8 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
             if odd and leaf.path != "study.enqueue":
                 faults.append(Problem(leaf.path, value, f"its element {odd[0]} is no value", "give one list of values"))
             continue
+        if isinstance(value, str) and "\0" in value:
+            faults.append(Problem(leaf.path, value.replace("\0", r"\0"), "holds a NUL character", "leave it out"))
         if k.choices and value not in k.choices and not (has_plugin and leaf.path in OWN_NAMES):
             names = [str(c) if c is not None else "null" for c in k.choices]
             faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
@@ -654,6 +713,7 @@ class _Probe:
     value: Any = None
 
 
+@lru_cache
 def _probe(expected: Any) -> Any:
     """A structured config with one optional field of a type: OmegaConf's own word on whether a value fits."""
     from dataclasses import make_dataclass

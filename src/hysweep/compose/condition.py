@@ -156,6 +156,8 @@ class _Reader:
         if name in words.groups:
             self.keys.append(name)
             return "text"
+        if name.partition(".")[0] in ("study", "space"):
+            raise self.fault(node, "says how to search, and is no part of a trial")
         if name in words.fields:
             self.keys.append(name)
             kinds = {bool: "truth", int: "number", float: "number", str: "text"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import typing
 from collections.abc import Collection
@@ -31,6 +32,7 @@ ZIP_CURE = "write a list of mappings with the same keys, as in [{rollout.n: 8, t
 MOST_VALUES = 100_000  # of a range, which is counted out
 MOST_SEEDS = 1_000
 SHORT_FOR = {"study.sampler": "study.sampler.name", "study.pruner": "study.pruner.name"}
+NOT_OF_A_TRIAL = ("study", "space", "sweep")  # they say how to search
 OPTIONAL_GROUPS = ("experiment", "sweep")
 
 
@@ -59,6 +61,11 @@ class Vocabulary:
 
     def is_field_or_group(self, key: str) -> bool:
         return key in self.fields or key in self.groups or any(f.startswith(f"{key}.") for f in self.fields)
+
+    @property
+    def sections(self) -> set[str]:
+        """What holds fields: study, study.sampler, trainer, and the like."""
+        return {f[:i] for f in self.fields for i, c in enumerate(f) if c == "."} | {"space"}
 
     def is_list(self, key: str) -> bool:
         return typing.get_origin(self.fields.get(key)) is list
@@ -122,6 +129,8 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
             problems.append(fault)
         if words.is_list(key) and isinstance(value, (str, QuotedString)):
             right = f"[{right}]"  # one is a list of one
+        if key == "study.pruners":
+            right = _spelled_out(right, value)
         if words.fields.get(key) is str and isinstance(value, (bool, int, float)):
             right = emit(right.strip())  # 0.5_5, 1_000 and 220e903 are numbers to Hydra; the field takes the text
         fixed[key] = text if override.is_delete() else assignment(key, right, words)
@@ -129,6 +138,17 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
     if problems:
         raise BadInput(*problems)
     return Assignments(tuple(fixed.values()), space)
+
+
+def _spelled_out(text: str, value: Any) -> str:
+    """`[nan,median]` as a list of rules; to Hydra the first of them is a number."""
+    rules = (
+        [value.text if isinstance(value, QuotedString) else value] if isinstance(value, (str, QuotedString)) else value
+    )
+    if not isinstance(rules, list):
+        return text
+    named = ["nan" if isinstance(rule, float) and math.isnan(rule) else rule for rule in _plain(rules)]
+    return emit([{"name": rule} if isinstance(rule, str) else rule for rule in named])
 
 
 def assignment(key: str, text: str, words: Vocabulary) -> str:
@@ -156,12 +176,18 @@ def parse_space(space: dict[str, Any], words: Vocabulary, given: dict[str, Dimen
                 seeds = _seeds(content)
             elif key == "zip" or key.startswith("zip."):
                 dimensions[key] = _zip(key, content, words)
-            elif isinstance(content, list) and any(isinstance(e, dict) and "in" in e for e in content):
+            elif isinstance(content, list) and any(isinstance(e, dict) and {"in", "when"} & set(e) for e in content):
                 dimensions[key] = _conditional(key, content, words)
+            elif isinstance(content, dict) and key not in words.dicts:
+                inner = next((f"{key}.{name}" for name in content if f"{key}.{name}" in words.fields), None)
+                cure = f"write {inner}: {content[inner.rpartition('.')[2]]}" if inner else BRANCH_CURE
+                problems.append(Problem(f"space.{key}", content, "is no range", cure))
             else:
                 dimensions[key] = _written(key, content, words)
         except BadInput as e:
             problems += e.problems
+        except (TypeError, ValueError) as e:  # of `emit`: what YAML knows and no override can say, as !!binary
+            problems.append(Problem(f"space.{key}", content, str(e), SPACE_CURE))
     if seeds and SEED in (given or {}):
         problems.append(Problem(SEED, "a range", "is what seeds are for", "leave space.seeds out, or the range"))
     if problems:
@@ -286,6 +312,7 @@ def _dimension(key: str, override: Override, words: Vocabulary) -> Choice | Inte
 def _interval(key: str, text: str, value: IntervalSweep, words: Vocabulary) -> Interval:
     low, high = value.start, value.end
     assert low is not None and high is not None
+    _refuse_endless(key, text, low, high)
     if low >= high:
         raise BadInput(Problem(key, text, f"is empty: {low} is not below {high}", "put the lower end first"))
     is_log = "log" in value.tags
@@ -307,6 +334,7 @@ def _interval(key: str, text: str, value: IntervalSweep, words: Vocabulary) -> I
 def _range(key: str, text: str, value: RangeSweep) -> Choice:
     start, stop, step = value.start, value.stop, value.step
     assert start is not None and stop is not None
+    _refuse_endless(key, text, start, stop, step)
     if step and (stop - start) / step > MOST_VALUES:
         raise BadInput(Problem(key, text, f"has more than {MOST_VALUES:,} values", "write int(interval(...))"))
     values = half_open(start, stop, step) if step else ()
@@ -345,6 +373,11 @@ def _of_two_words(key: str, value: str, words: Vocabulary) -> Problem:
         return fault
     why = "there is no =: an override is one word, KEY=VALUE"
     return Problem(key, value or "(nothing)", why, f"write {key}={value or 'VALUE'}")
+
+
+def _refuse_endless(key: str, text: str, *numbers: float) -> None:
+    if any(isinstance(n, float) and not math.isfinite(n) for n in numbers):
+        raise BadInput(Problem(key, text, "its ends are no finite numbers", SPACE_CURE))
 
 
 def _unread(key: str, text: str, error: HydraException, cure: str) -> Problem:

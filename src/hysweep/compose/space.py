@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -356,9 +357,13 @@ def one_of(texts: Sequence[str]) -> str:
 
 
 def half_open(start: float, stop: float, step: float) -> tuple[float, ...] | tuple[int, ...]:
-    """Hydra's range(): the stop is never among the values, for integers and real numbers alike."""
-    count = max(0, math.ceil((stop - start) / step - 1e-12))
-    return tuple(start + i * step for i in range(count))
+    """Hydra's range(): the stop is never among the values, for integers and real numbers alike. Real numbers are those
+    that a person would write: 0.3 is one of range(0.1, 0.5, 0.1)."""
+    first, last, each = (Decimal(repr(n)) for n in (start, stop, step))
+    count = max(0, math.ceil((last - first) / each))
+    if all(isinstance(n, int) for n in (start, step)):
+        return tuple(int(start + i * step) for i in range(count))
+    return tuple(float(first + i * each) for i in range(count))
 
 
 def _ordered(dimensions: Mapping[str, Dimension]) -> list[str]:

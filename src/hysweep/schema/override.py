@@ -12,6 +12,13 @@ _TAKEN = re.compile(r"(true|false|null|nan|[+-]?inf|[+-]?infinity|yes|no|on|off)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-/]*\Z")
 
 
+def literal(value: Any) -> Any:
+    """A value as OmegaConf is to take it: what looks like an interpolation is text."""
+    if isinstance(value, dict):
+        return {name: literal(inner) for name, inner in value.items()}
+    return value.replace("${", "\\${") if isinstance(value, str) else value
+
+
 def emit(value: Any) -> str:
     """`value` as the right-hand side of an override; parsing it again gives `value`.
 

@@ -34,6 +34,9 @@ class Problem:
     stage: Stage = Stage.COMPOSE
     severity: Severity = Severity.ERROR
 
+    def __hash__(self) -> int:  # a value may be a list
+        return hash((self.key, str(self.value), self.why, self.cure))
+
     def __str__(self) -> str:
         return f"{self.key} = {self.value}: {self.why}; {self.cure}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,5 +131,5 @@ def spell_out(study: MutableMapping[Any, Any]) -> None:
         if isinstance(study.get(part), str):
             study[part] = {"name": study[part]}
     pruners = study.get("pruners")
-    if pruners is not None and not isinstance(pruners, str):
+    if isinstance(pruners, Sequence) and not isinstance(pruners, str):
         study["pruners"] = [{"name": p} if isinstance(p, str) else p for p in pruners]

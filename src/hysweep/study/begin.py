@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -38,7 +39,7 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     """Create the study that a composition asks for, or find it where it is.
 
     Raises BadInput when its directory holds another study or cannot be written, or when this machine lacks what
-    the trials need; NothingFeasible when every trial would be refused.
+    the trials need, or its database does not open; NothingFeasible when every trial would be refused.
     """
     definition = define(composition, command)
     directory = definition.directory
@@ -57,9 +58,6 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     if not any(p.is_feasible for p in looked):
         raise NothingFeasible(looked)
     launcher(composition.trial.cluster.launcher)  # says so if there is none
-    if "${" in (definition.study.notify.command or ""):
-        why, cure = "braces after a $ are Hydra's, not the shell's", "write $NAME, or put the command into a script"
-        raise BadInput(Problem("study.notify.command", definition.study.notify.command, why, cure))
     if beyond := _beyond_budget(definition, looked):
         raise BadInput(beyond)
     if lacking := [*lacks_for(composition.trial), *unready(composition.trial.cluster)]:
@@ -75,6 +73,14 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
                 "give study.root=DIR",
             )
         ) from e
+    if definition.study.storage is not None:
+        from hysweep.study.storage import open_storage  # imports Optuna, which takes half a second
+
+        try:
+            open_storage(definition.study, directory)
+        except BadInput:
+            shutil.rmtree(directory.path)  # it cannot go on, and with another URL it would be another study
+            raise
     return Begun(definition, directory, True, {})
 
 

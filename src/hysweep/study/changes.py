@@ -12,11 +12,13 @@ from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from hysweep.check import check_trial, errors
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Problem, Study, Trial
-from hysweep.study.definition import Definition
+from hysweep.schema.override import literal
+from hysweep.study.definition import Definition, study_faults
 
 CLUSTER = "cluster"
 
@@ -36,11 +38,24 @@ def later(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def changed(study: Study, changes: Mapping[str, Any]) -> Study:
-    """A study with other settings; of a group, those that are named."""
-    given = {name: value for name, value in changes.items() if name != CLUSTER}
-    merged = OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(given))
-    typed = OmegaConf.to_object(merged)
+    """A study with other settings; of a group, those that are named. Raises BadInput for what no study has."""
+    given = {name: literal(value) for name, value in changes.items() if name != CLUSTER}
+    try:
+        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(given)))
+    except OmegaConfBaseException as e:
+        key = e.full_key or ", ".join(given)
+        why = f"changes.json says so, which cannot be: {(e.msg or str(e)).splitlines()[0]}"
+        raise BadInput(Problem(f"study.{key}", given.get(key), why, "mend that file, or remove it")) from e
     return replace(study, **{name: getattr(typed, name) for name in given})
+
+
+def refuse_unfit(definition: Definition, before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Raises BadInput for changes, both plain, with which the study could not go on; what was wrong before is not
+    told again."""
+    known = study_faults(definition.study, definition.space)
+    after = changed(definition.study, later(before, changes))
+    if faults := [fault for fault in study_faults(after, definition.space) if fault not in known]:
+        raise BadInput(*faults)
 
 
 def moved(trial: Trial, changes: Mapping[str, Any]) -> Trial:
@@ -66,11 +81,15 @@ def move(definition: Definition, composer: Composer, overrides: Sequence[str]) -
     is_whole = CLUSTER in keys
     replaced = [o for o in definition.fixed if _is_replaced(o.partition("=")[0].lstrip("+"), keys, is_whole)]
     before = composer.compose(definition.fixed).trial
-    after = composer.compose([*(o for o in definition.fixed if o not in replaced), *overrides]).trial
+    asked = composer.compose([*(o for o in definition.fixed if o not in replaced), *overrides])
+    if ranges := [key for key in asked.space.varied if key in keys]:
+        given = dict(zip(keys, (o.partition("=")[2] for o in overrides), strict=True))
+        raise BadInput(*(Problem(k, given[k], "is a range, and this study does not search it", "give one value")
+                         for k in ranges))  # fmt: skip
     known = errors(check_trial(before))
-    if faults := [fault for fault in errors(check_trial(after)) if fault not in known]:
+    if faults := [fault for fault in errors(check_trial(asked.trial)) if fault not in known]:
         raise BadInput(*faults)
-    fields = asdict(after.cluster)
+    fields = asdict(asked.trial.cluster)
     return fields if is_whole else {key.split(".")[1]: fields[key.split(".")[1]] for key in keys}
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf._utils import get_yaml_loader
 
 from hysweep.compose import Choice, Interval, Parameter, Space
 from hysweep.compose.condition import Condition, parse_condition
@@ -125,7 +126,7 @@ class Given:
     def __init__(self, path: Path, words: Vocabulary, space: Space, study: Study) -> None:
         self._space, self._metrics, self._path = space, metrics_in(study), path
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = yaml.load(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())  # no key twice
         except OSError as e:
             cure = "give `model`, or a file that is there"
             raise BadInput(Problem("--curves", path, e.strerror or str(e), cure)) from e
@@ -143,7 +144,7 @@ class Given:
         values, step_s = entry.get("values"), entry.get("step_s")
         if not isinstance(values, list) or not values or not all(_is_number(v) for v in values):
             raise BadInput(Problem(f"{where}.values", values, "are no numbers", "write values: [0.1, 0.2, 0.4]"))
-        if step_s is not None and not (_is_number(step_s) and step_s > 0):
+        if step_s is not None and not (_is_number(step_s) and 0 < step_s < math.inf):
             raise BadInput(Problem(f"{where}.step_s", step_s, "is no time", "give seconds, more than 0"))
         when = parse_condition(entry["when"], words, f"{where}.when") if "when" in entry else None
         return _Given(when, tuple(map(float, values)), step_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -19,9 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 import hysweep
 from hysweep.compose import SEED, Choice, Composer, Composition, Conditional, Interval, Point, Space, Zip
-from hysweep.schema import BadInput, Problem, Pruner, Sampler, Study, suggest
+from hysweep.schema import BadInput, Notify, Problem, Pruner, Sampler, Study, suggest
 from hysweep.schema.override import emit
-from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
+from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, Confirm, spell_out
+from hysweep.study.notify import EVENTS
 from hysweep.study.objective import GPU_HOURS
 from hysweep.study.promotion import impossible_promotion
 from hysweep.study.pruners import metrics_of
@@ -97,7 +99,7 @@ class Definition:
 
     @property
     def directory(self) -> StudyDirectory:
-        return StudyDirectory(Path(self.cwd) / self.study.root / self.study.name)
+        return StudyDirectory(Path(self.cwd) / os.path.expanduser(self.study.root) / self.study.name)
 
     def to_yaml(self) -> str:
         content = {
@@ -127,28 +129,20 @@ class Definition:
 def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
     """The study that a composed command line asks for. Raises BadInput where it asks for none."""
     study, space = composition.study, composition.space
-    if faults := [*_check_metrics(study), *_check_search(study, space)]:
+    if faults := study_faults(study, space):
         raise BadInput(*faults)
     check_storage(study)
-    points = space.size
-    if study.n_trials is None and points is not None and points > MOST_POINTS:
-        raise BadInput(
-            Problem("study.n_trials", "null", f"the grid has {points:,} points", "give study.n_trials=20, say")
-        )
-    if study.n_trials is None and points is None:
-        raise BadInput(
-            Problem("study.n_trials", "null", f"{_endless(space)} has no end of values", "give study.n_trials=20, say")
-        )
     study = replace(study, enqueue=_still_varied(study.enqueue, space, composition.fixed))
     _check_enqueued(study, space)
     name = study.name or composition.choices.get("sweep") or _name_by_content(composition)
-    if not re.fullmatch(r"[^/.\x00-\x1f][^/\x00-\x1f]*", name) or len(name.encode()) > LONGEST_NAME:
+    is_plain = re.fullmatch(r"[^/.\x00-\x1f][^/\x00-\x1f]*", name) and name == name.strip()
+    if not is_plain or len(name.encode()) > LONGEST_NAME:
         raise BadInput(
             Problem(
                 "study.name",
                 name,
                 "is a directory's name",
-                f"leave out / and a leading dot, at most {LONGEST_NAME} bytes",
+                f"leave out /, a leading dot and blanks at its ends, at most {LONGEST_NAME} bytes",
             )
         )
     return Definition(
@@ -176,17 +170,21 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
     try:
         raw = OmegaConf.to_container(OmegaConf.load(directory.config_file))
         assert isinstance(raw, dict)
+        raw["versions"]  # the last of it: a file that was cut off is not whole
         spell_out(raw["study"])
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), raw["study"]))
         assert isinstance(study, Study)
+        fixed = tuple(raw["overrides"])
+        space = composer.space(raw["space"], fixed)
+        assert all(isinstance(o, str) for o in fixed) and (study.n_trials is not None or space.size is not None)
         return Definition(
             study=study,
-            fixed=tuple(raw["overrides"]),
-            space=composer.space(raw["space"], tuple(raw["overrides"])),
-            cwd=raw["cwd"],
+            fixed=fixed,
+            space=space,
+            cwd=os.fspath(raw["cwd"]),
             command=tuple(raw.get("command", ())),
-            created=raw.get("created", 0.0),
-            env=raw.get("env", {}),
+            created=float(raw.get("created", 0.0)),
+            env=dict(raw.get("env", {})),
         )
     except (
         OmegaConfBaseException,
@@ -202,6 +200,17 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
         raise BadInput(
             Problem(str(directory.config_file), type(e).__name__, "cannot be read as a study", "restore the file")
         ) from e
+
+
+def study_faults(study: Study, space: Space) -> list[Problem]:
+    """What is wrong with the settings of a study, by themselves and for this space."""
+    faults = [*_check_metrics(study), *_check_search(study, space), *_check_notify(study.notify)]
+    points = space.size
+    endless = f"{_endless(space)} has no end of values" if points is None else ""
+    too_many = f"the grid has {points:,} points" if points is not None and points > MOST_POINTS else ""
+    if study.n_trials is None and (endless or too_many):
+        faults.append(Problem("study.n_trials", "null", endless or too_many, "give study.n_trials=20, say"))
+    return faults
 
 
 def is_metric(name: str) -> bool:
@@ -243,7 +252,8 @@ def _value_fault(where: str, key: str, value: Any, point: dict[str, Any], space:
     dimension = space.get(key) or zipped
     outside = "is not in the space"
     if dimension is None:
-        return Problem(f"{where}.{key}", value, "does not vary", f"choose of {', '.join(space.varied)}")
+        others = [name for name in space.varied if name != SEED or not space.seeds]
+        return Problem(f"{where}.{key}", value, "does not vary", f"choose of {', '.join(others)}")
     if isinstance(dimension, Zip):
         part = {k: point[k] for k in dimension.keys if k in point}
         if any(part.items() <= row.items() for row in dimension.rows.values):
@@ -278,6 +288,14 @@ def _check_metrics(study: Study) -> list[Problem]:
         for key, metric in named.items()
         if metric is not None and not is_metric(metric)
     ]
+    for key, metric in named.items():
+        fits = [m for m in matching(metric or "", METRICS) if m.startswith("critic/")]  # all of these are always logged
+        if len(fits) > 1:
+            faults.append(Problem(key, metric, f"fits more than one metric: {', '.join(fits[:3])}", "name one of them"))
+    if study.objectives:
+        idle = [n for n in ("metric", "direction", "reduce", "last") if getattr(study, n) != getattr(Study(), n)]
+        cure = "say it in study.objectives, and leave it out here"
+        faults += [Problem(f"study.{n}", getattr(study, n), "does nothing beside objectives", cure) for n in idle]
     for i, goal in enumerate(study.objectives, start=1):
         if [o.metric for o in study.objectives].count(goal.metric) > 1:
             faults.append(Problem(f"study.objectives[{i}].metric", goal.metric, "is named twice", "name each once"))
@@ -301,6 +319,14 @@ def _check_search(study: Study, space: Space) -> list[Problem]:
     for pruner in study.rules:
         if pruner.name == "threshold" and pruner.low is None and pruner.high is None:
             faults.append(Problem("threshold", "no bounds", "would never prune", "give low or high"))
+        if pruner.low is not None and pruner.high is not None and pruner.low > pruner.high:
+            why = f"is above high, {pruner.high:g}, so that every trial is given up"
+            faults.append(Problem(f"{pruner.name}: low", pruner.low, why, "exchange the two"))
+        if pruner.max_steps is not None and pruner.max_steps < pruner.min_steps:
+            why = f"is below min_steps, {pruner.min_steps}"
+            faults.append(
+                Problem(f"{pruner.name}: max_steps", pruner.max_steps, why, "give the steps of a whole trial")
+            )
     needed = {"cmaes": "cmaes", "qmc": "scipy"}.get(sampler.name)
     if needed and find_spec(needed) is None:
         faults.append(Problem(key, sampler.name, f"needs {needed}", "pip install 'hysweep[samplers]'"))
@@ -314,12 +340,27 @@ def _check_search(study: Study, space: Space) -> list[Problem]:
         cure = f"give {less or n} or {less + n}" if less else f"give {n}"
         faults.append(Problem("study.n_trials", study.n_trials, f"is no multiple of the {n} seeds", cure))
     faults += impossible_promotion(study, space.seeds)
+    if not study.confirm.top and study.confirm != Confirm():
+        faults.append(Problem("study.confirm.seeds", study.confirm.seeds, "does nothing", "give study.confirm.top=3"))
     if study.confirm.top and SEED in space:
         faults.append(Problem("study.confirm", study.confirm.top, f"{SEED} is searched", "leave one of the two out"))
     if space.size == 0:
         faults.append(
             Problem("space.filter", "; ".join(f.text for f in space.filters), "rejects every point", "mend it")
         )
+    return faults
+
+
+def _check_notify(notify: Notify) -> list[Problem]:
+    faults = []
+    if "${" in (notify.command or ""):
+        why, cure = "braces after a $ are Hydra's, not the shell's", "write $NAME, or put the command into a script"
+        faults.append(Problem("study.notify.command", notify.command, why, cure))
+    faults += [
+        Problem("study.notify.events", event, "is nothing that is told", suggest(event, EVENTS))
+        for event in notify.events
+        if event not in EVENTS
+    ]
     return faults
 
 

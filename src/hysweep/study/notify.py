@@ -50,7 +50,7 @@ class Notifier:
                     env=command.inherited(os.environ) | names,
                     start_new_session=True,
                 )
-        except OSError as e:
+        except (OSError, ValueError) as e:  # a NUL in the command, of a study that was begun before that was refused
             self._failed(key, str(e))
             return
         self._running.append((child, time.monotonic() + settings.timeout_s, key))

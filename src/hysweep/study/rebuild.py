@@ -47,6 +47,8 @@ def rebuild(directory: StudyDirectory, launchers: Callable[[str], Launcher] = la
         decisions = _decisions(directory)
         for trial in directory.trials():
             _restore_trial(trial, decisions.get(trial.number, []), found)
+        for number in sorted(decisions.keys() - {t.number for t in directory.trials()}):
+            found.restored.append(f"nothing of trial {number}: its directory is gone")
         _restore_ledger(directory, decisions, found)
         if definition.study.storage is None:
             _drop_journal(directory, found)

@@ -124,10 +124,14 @@ class Search:
 
     def judged(self, number: int) -> int:
         """The step up to which a pruner has judged a trial; -1: not yet."""
-        return int(self._known(number).user_attrs.get(JUDGED, -1))
+        told = self._study._storage.get_study_user_attrs(self._study._study_id)
+        return int(told.get(f"{JUDGED}:{number}", self._known(number).user_attrs.get(JUDGED, -1)))
 
     def mark_judged(self, number: int, step: int) -> None:
-        self._trial(number).set_user_attr(JUDGED, step)
+        if self._known(number).state.is_finished():  # it was told at its first rung, and has been promoted since
+            self._study.set_user_attr(f"{JUDGED}:{number}", step)
+        else:
+            self._trial(number).set_user_attr(JUDGED, step)
 
     def tell_values(self, number: int, values: Sequence[float]) -> None:
         self._tell(number, TrialState.COMPLETE, values, feasible=True)

@@ -24,6 +24,7 @@ from hysweep.study.curves import Curves
 from hysweep.study.definition import Definition
 from hysweep.track import ACTIONS, AttemptDirectory, Cause, StudyDirectory, Verdict, telling, thrown_away
 
+MOST_ATTEMPTS = 300  # of one trial
 BEGINNING = 1e9  # what the clock says at first: seconds on a whole number, so that sums are exact
 
 Progress = Callable[[int, int], None]  # trials that ended, of so many
@@ -124,6 +125,10 @@ def simulate_study(
         if steps is None:
             cure = "give it, as in trainer.total_steps=200"
             raise BadInput(Problem("trainer.total_steps", "null", "a simulation reads no data to count them", cure))
+        if attempt.number > MOST_ATTEMPTS:
+            cure = "give lower rates, a smaller trainer.save_every, or more of cluster.timeout_min"
+            why = f"its jobs end before they get on: {MOST_ATTEMPTS} attempts, and it is not done"
+            raise BadInput(Problem("trial", attempt.trial.number, why, cure))
         told = curves(attempt.trial.point(), steps)
         seconds = step_s or told.step_s or _predicted(_frozen(attempt))
         return Course(steps, seconds, told.logged, lambda: _frozen(attempt).trainer.save_every)

@@ -20,15 +20,18 @@ def check_storage(study: Study) -> None:
     url = study.storage
     if url is None:
         return
-    parts = urlsplit(url)
-    secret = parts.password or {"password", "sslpassword"} & set(parse_qs(parts.query))
+    cure = "give sqlite:////DIRECTORY/FILE.db or postgresql+psycopg://USER@HOST/DATABASE, or leave it out"
+    try:
+        parts = urlsplit(url)
+        secret = parts.password or {"password", "sslpassword"} & set(parse_qs(parts.query))
+    except ValueError as e:
+        raise BadInput(Problem(KEY, hidden(url), f"is no URL: {e}", cure)) from e
     if secret:
-        cure = "leave it out; PGPASSWORD or ~/.pgpass says it, and only to you"
-        raise BadInput(Problem(KEY, hidden(url), "holds a password, and study.yaml is read by others", cure))
+        private = "leave it out; PGPASSWORD or ~/.pgpass says it, and only to you"
+        raise BadInput(Problem(KEY, hidden(url), "holds a password, and study.yaml is read by others", private))
     if parts.scheme not in ("sqlite", "postgresql", "postgresql+psycopg") or (
         parts.scheme == "sqlite" and not re.fullmatch(r"sqlite:///.+", url)
     ):
-        cure = "give sqlite:////DIRECTORY/FILE.db or postgresql+psycopg://USER@HOST/DATABASE, or leave it out"
         raise BadInput(Problem(KEY, hidden(url), "is no URL that can be used", cure))
     if parts.scheme == "sqlite" and not study.force_sqlite and (kind := network_file_system(_file(url))):
         cure = "leave study.storage out, or study.force_sqlite=true if you know better"
