@@ -213,7 +213,7 @@ def test_pruning_with_several_objectives_looks_at_a_metric_of_its_own(composer: 
 
 
 def test_a_pattern_stands_for_the_one_metric_that_fits(composer: Composer) -> None:
-    found = begin(composer, "study.metric=critic/*/mean", "study.name=found")
+    found = begin(composer, "study.metric=critic/sc*/mean", "study.name=found")
     finish(found, FakeLauncher(rising))
     assert found.trials()[0].state().value == pytest.approx(0.4)
     none = begin(composer, "study.metric=val-core/*/acc/mean@*")
