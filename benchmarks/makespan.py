@@ -28,7 +28,6 @@ THEIRS = {
     "stable": ("hydra-core==1.3.8", "hydra-optuna-sweeper==1.3.0", "hydra-submitit-launcher==1.2.0"),
     "candidate": ("hydra-core==1.4.0rc3", "hydra-optuna-sweeper==1.4.0rc3", "hydra-submitit-launcher==1.4.0rc3"),
 }
-TRAINERS = Path(__file__).parents[1] / "tests" / "slurm" / "trainers"
 SHORTEST_S, LONGEST_S = 10.0, 90.0
 
 APP = '''"""A function that waits, as their documentation writes one."""
@@ -95,6 +94,9 @@ def timed(argv: list[str], place: Path) -> tuple[float, float]:
 
 def run_ours(trials: int, words: list[str]) -> None:
     """hysweep as it is, but that a trial waits: with a stand-in for Ray and for the trainer."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.slurm.bare_study import bare_job
+
     from hysweep.cli import main as hysweep
     from hysweep.schema import Trial
     from hysweep.schema.job import Job
@@ -102,17 +104,7 @@ def run_ours(trials: int, words: list[str]) -> None:
 
     def compile_wait(trial: Trial, directory: Path, label: str) -> Job:
         seconds = lengths(trials)[int(directory.name.partition("-")[0])]
-        return Job(
-            module="driver",
-            overrides=("metrics=1", f"sleep={seconds}"),
-            env={"PYTHONPATH": os.pathsep.join(map(str, (TRAINERS / "stand_in", TRAINERS)))},
-            launcher="slurm",
-            ray_cpus=1,
-            ray_gpus=0,
-            object_store_gib=0.1,
-            timeout_min=10,
-            site=trial.cluster,
-        )
+        return bare_job(trial, "metrics=1", f"sleep={seconds}")
 
     controller.compile_trial = compile_wait  # type: ignore[assignment]
     sys.argv = ["hysweep", *words]

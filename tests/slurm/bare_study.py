@@ -14,10 +14,15 @@ TRAINERS = Path(__file__).parent / "trainers"
 
 
 def compile_bare(trial: Trial, directory: Path, label: str) -> Job:
-    """What BARE_WORDS says instead of verl, on one node."""
+    """What BARE_WORDS says instead of verl."""
+    return bare_job(trial, *os.environ.get("BARE_WORDS", "metrics=1").split())
+
+
+def bare_job(trial: Trial, *words: str) -> Job:
+    """The bare trainer, which does what its words say, on one node."""
     return Job(
         module="driver",
-        overrides=tuple(os.environ.get("BARE_WORDS", "metrics=1").split()),
+        overrides=words,
         env={"PYTHONPATH": os.pathsep.join(map(str, (TRAINERS / "stand_in", TRAINERS)))},
         launcher="slurm",
         ray_cpus=1,
