@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hysweep.schema import BadInput, Problem
-from hysweep.track import StudyDirectory, TrialDirectory
+from hysweep.track import SIMULATED, StudyDirectory, TrialDirectory
 
 
 def study_at(path: Path) -> StudyDirectory:
@@ -21,7 +21,7 @@ def study_to_drive(path: Path) -> StudyDirectory:
     directory = study_at(path)
     if directory.is_simulated:
         cure = "run the sweep itself, under another study.name; status, report and export show this one"
-        raise BadInput(Problem("DIR", path, "holds a simulated study, and no real job goes on with that", cure))
+        raise BadInput(Problem("DIR", path, SIMULATED, cure))
     return directory
 
 

@@ -14,7 +14,7 @@ from hysweep.schema import BadInput, Problem
 from hysweep.study.changes import CLUSTER, is_of_cluster, moved
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.preview import Preview, preview
-from hysweep.track import StudyDirectory
+from hysweep.track import SIMULATED, StudyDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,9 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     definition = define(composition, command)
     directory = definition.directory
     if directory.is_simulated:
-        raise BadInput(Problem("study.name", definition.study.name, simulated(directory), "give another study.name"))
+        raise BadInput(
+            Problem("study.name", definition.study.name, f"{directory.path} {SIMULATED}", "give another study.name")
+        )
     if directory.exists:
         there = load_definition(directory, composer)
         changes: dict[str, Any] = {k: getattr(definition.study, k) for k in CHANGEABLE}
@@ -82,10 +84,6 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
             shutil.rmtree(directory.path)  # it cannot go on, and with another URL it would be another study
             raise
     return Begun(definition, directory, True, {})
-
-
-def simulated(directory: StudyDirectory) -> str:
-    return f"{directory.path} holds a simulated study, and no real job goes on with that"
 
 
 def _elsewhere(

@@ -3,7 +3,7 @@
 from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict, settle
 from hysweep.track.checkpoints import checkpoint_step, set_aside, superfluous
 from hysweep.track.clock import now, telling
-from hysweep.track.directory import AttemptDirectory, StudyDirectory, TrialDirectory
+from hysweep.track.directory import SIMULATED, AttemptDirectory, StudyDirectory, TrialDirectory
 from hysweep.track.files import PASSING, append_line, read_json, read_lines, thrown_away, write_json, write_text
 from hysweep.track.metrics import curve_of, logged, matching
 from hysweep.track.records import Booking, Claim, End, State, Status
@@ -11,6 +11,7 @@ from hysweep.track.records import Booking, Claim, End, State, Status
 __all__ = [
     "ACTIONS",
     "PASSING",
+    "SIMULATED",
     "Action",
     "AttemptDirectory",
     "Booking",

@@ -214,6 +214,9 @@ class TrialDirectory:
         return os.path.exists(f"{self.path}/cancel")
 
 
+SIMULATED = "holds a simulated study, and no real job goes on with that"
+
+
 @dataclass(frozen=True, slots=True)
 class StudyDirectory:
     path: Path
