@@ -45,9 +45,7 @@ def test_what_is_built_is_left_alone(quick, cache):
     said: list[str] = []
     folder = build.build(quick)
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
-    started = time.monotonic()
     assert build.build(quick, say=said.append) == folder
-    assert time.monotonic() - started < 1
     assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
     assert said == [f"the tiny Hy3 is built: {folder}"]
 

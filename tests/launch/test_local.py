@@ -279,9 +279,8 @@ def test_cancel_ends_everything(local: LocalLauncher, new_attempt: New) -> None:
     wait_for(lambda: (attempt.path / "offspring").exists())
     assert len(everything(attempt)) == 6, "node, guard, trainer and three that it started"
     job_id = local.submit(attempt)
-    began = time.monotonic()
     local.cancel([job_id])
-    assert time.monotonic() - began < 1
+    assert everything(attempt), "who cancels does not wait for the end"
     local.cancel([job_id])
     state = over(local, job_id)
     assert (state.cause, state.reason) == (Cause.KILLED, "SIGTERM")
