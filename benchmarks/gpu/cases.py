@@ -220,6 +220,15 @@ GROUPS: dict[str, tuple[Case, ...]] = {
             env={"MEMORY_LIMIT_GIB": "21"},
         ),
     ),
+    # A worker dies after two steps; the next attempt, with the same layout, goes on from the second's checkpoint.
+    "resume": (
+        Case(
+            "killed before its third update",
+            ("memory=full_recompute", "trainer.save_every=1", "trainer.checkpoints_kept=1", "trainer.total_steps=4"),
+            on=1,
+            env={"KILL_AT_UPDATE": "3"},
+        ),
+    ),
     # Kept until the formulas are done.
     "last": (
         Case(

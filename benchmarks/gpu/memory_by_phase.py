@@ -6,6 +6,7 @@ torch's peak, what it had reserved and what stayed, and what the process holds o
 would be.
 
 MEMORY_LIMIT_GIB      torch may reserve no more: as on a smaller GPU
+KILL_AT_UPDATE        the first attempt's worker is killed (SIGKILL) before that update, counted from 1
 MEMORY_COMPOSITION=1  what made up the peak of the second update, by where it was allocated: composition-<rank>.json
 """
 
@@ -15,6 +16,7 @@ import functools
 import inspect
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +55,9 @@ class Watch:
         self._note("between", None)
         began = time.time()
         self.updates += name == "train"
+        is_first = self.rows.parent.name == "1"
+        if name == "train" and is_first and os.environ.get("KILL_AT_UPDATE") == str(self.updates):
+            os.kill(os.getpid(), signal.SIGKILL)
         is_looked_at = self.cuda and self.updates == 2 and name == "train" and "MEMORY_COMPOSITION" in os.environ
         if is_looked_at:
             self.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=MOST_EVENTS)

@@ -116,7 +116,7 @@ class Run:
         kind = self.gpus[0] if self.gpus else {"name": "H200", "gib": 139.8}
         words = case.command(out / "models", kind["name"], kind["gib"])
         if is_cpu:
-            words = [w for w in words if w.startswith(("algorithm", "study", "trainer.total"))]
+            words = [w for w in words if w.startswith(("algorithm", "study", "trainer.total", "trainer.save"))]
             words.append("model.external_lib=memory_by_phase")
         self.words = [*words, f"study.root={out / 'studies'}", f"study.name={self.name}"]
         self.process: subprocess.Popen[bytes] | None = None
