@@ -58,11 +58,16 @@ class Cluster:
         self.script("kill-node", node)
 
     def down_node(self, node: str) -> None:
-        """What SLURM does with a dead node, at once: its jobs end with NODE_FAIL, or are requeued."""
-        self.exec(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"])
+        """What SLURM does with a dead node, at once: its jobs end with NODE_FAIL, or are requeued.
+
+        Drained before: while it still answers it would be back at once, and take the next job.
+        """
+        for state in ("drain", "down"):
+            self.exec(["scontrol", "update", f"nodename={node}", f"state={state}", "reason=test"])
 
     def start_node(self, node: str) -> None:
         """Power it on, wait until it serves."""
+        self.exec(["scontrol", "update", f"nodename={node}", "state=undrain"], check=False)
         self.script("start-node", node)
 
     def stop_controller(self) -> None:

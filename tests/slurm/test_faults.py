@@ -379,7 +379,6 @@ def test_a_node_that_the_scheduler_gives_up_is_replaced(cluster: Cluster, submit
     with trial.fault("node powered off: requeued", states=("PENDING",), is_node_dead=True):
         cluster.down_node(lost)  # first: the rest of the job, which sees it die, would end it as failed
         cluster.kill_node(lost)
-        cluster.down_node(lost)  # and again: as long as it lived it was back at once
     cluster.wait_state(trial.job, "COMPLETED")
     assert trial.end(2).cause is Cause.COMPLETED
     claims = [trial.attempt.trial.attempt(n).claimed() for n in (1, 2)]
