@@ -374,7 +374,7 @@ def test_an_old_key_is_refused_by_the_tree_that_lost_it_and_ignored_by_the_one_t
 def test_what_is_near_the_limit_is_a_warning_that_says_how_near(trial_of) -> None:
     [problem] = check_trial(trial_of(HY3, "memory.use_fused_kernels=false"))
     assert problem.severity == "warning" and "--strict" in problem.cure
-    assert "training does not fit by 2.4 GiB, within the estimate's error of 5 %" in problem.why
+    assert "training does not fit by 4.6 GiB, within the estimate's error of 5 %" in problem.why
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,40 @@ PEAKS = {
     "2 B, offloaded": Peaks((*COMMON, APART, "memory=full_offload", *budget(16384)), 36.976, 5.351, 6.017),
 }  # fmt: skip
 
+# Kept back until the formulas were done: the estimate is held to what is promised of it, not to one part in a hundred.
+KEPT_BACK = Peaks(
+    (*(o for o in COMMON if "max_prompt" not in o), APART, "trainer.max_prompt_length=4032",
+     "memory=full_recompute", *NO_RECOMPUTE[1:], "memory.recompute_granularity=selective",
+     "memory.recompute_modules=[moe_act,layernorm]", "memory.use_fused_kernels=false", *budget(12288)),
+    46.400, 38.494, 36.004,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OfTwo:
+    """Two GPUs to a job: torch's peaks by stage (update, old log-probabilities, weight sync), of the fullest rank; the
+    GPU's driver's count of all, in the update and the weight sync."""
+
+    overrides: tuple[str, ...]
+    peaks: dict[str, tuple[float, float, float]]
+    whole: tuple[float, float]
+
+
+ON_TWO = (*OF_WIDE, *budget(16384), "cluster.gpus_per_node=2")
+TWO = {
+    "tensor": OfTwo(
+        (*ON_TWO, "parallelism.tensor=2", "rollout.tensor=2"), {"all": (10.205, 9.585, 9.638)}, (18.445, 18.604)
+    ),
+    "expert": OfTwo((*ON_TWO, "parallelism.expert=2"), {"all": (11.523, 10.039, 9.889)}, (18.307, 17.963)),
+    "pipeline": OfTwo(
+        (*ON_TWO, "parallelism.pipeline=2"),
+        {"first": (9.106, 7.930, 8.709), "last": (9.994, 8.911, 9.784)},
+        (16.361, 17.545),
+    ),
+    "context": OfTwo((*ON_TWO, "parallelism.context=2"), {"all": (11.937, 10.714, 11.359)}, (17.812, 18.518)),
+}
+
 # A trainer that offloads nothing and has saved: what its process then holds of the host's memory, 2.94 before.
 SAVED = (*(o for o in OF_WIDE if "save_every" not in o), "trainer.save_every=1", *budget(16384))
 HOST_OF_SAVED = 16.204
+RESUME_OF_SAVED = 19.792

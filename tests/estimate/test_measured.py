@@ -8,7 +8,7 @@ from hysweep.estimate import Estimate, estimate
 from hysweep.estimate.formulas import ON_THE_HOST
 from hysweep.estimate.memory import GROUPS, ROLLOUT
 
-from .measured import HOST_OF_SAVED, PEAKS, RUNS, SAVED
+from .measured import HOST_OF_SAVED, KEPT_BACK, PEAKS, RESUME_OF_SAVED, RUNS, SAVED, TWO
 
 GIB = 2**30
 PARAMETERS = 2_011_419_648
@@ -148,4 +148,24 @@ def test_the_peaks_of_other_shapes_and_settings(composer, name: str) -> None:
 
 
 def test_a_checkpoint_goes_through_the_host(composer) -> None:
-    assert estimate(composer.compose(SAVED).trial).host_gib_per_node == within(0.02, of=HOST_OF_SAVED)
+    computed = estimate(composer.compose(SAVED).trial)
+    assert computed.host_gib_per_node == within(0.02, of=HOST_OF_SAVED)
+    assert computed.of("resume").torch_gib == within(0.002, of=RESUME_OF_SAVED)
+
+
+def test_the_run_that_was_kept_back(composer) -> None:
+    computed = estimate(composer.compose(KEPT_BACK.overrides).trial)
+    for phase in ("train", "log_prob", "weight_sync"):
+        assert -0.05 <= computed.of(phase).torch_gib / getattr(KEPT_BACK, phase) - 1 <= 0.1
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_gpus_to_a_job(composer, name: str) -> None:
+    run = TWO[name]
+    computed = estimate(composer.compose(run.overrides).trial)
+    phases = ("train", "log_prob", "weight_sync")
+    for stage, peaks in run.peaks.items():
+        for phase, measured in zip(phases, peaks, strict=True):
+            assert -0.03 <= computed.of(phase, stage).torch_gib / measured - 1 <= 0.03, (phase, stage)
+    for phase, measured in zip(("train", "weight_sync"), run.whole, strict=True):
+        assert -0.05 <= max(computed.of(phase, s).total_gib for s in run.peaks) / measured - 1 <= 0.1, phase

@@ -51,10 +51,10 @@ def test_the_tables() -> None:
 def test_what_does_not_fit_is_exit_code_1() -> None:
     answer = say(HY3, "memory.use_fused_kernels=false")
     assert answer.exit_code == 1
-    assert "training does not fit by 2.4 GiB, within the estimate's error of 5 %" in answer.output
+    assert "training does not fit by 4.6 GiB, within the estimate's error of 5 %" in answer.output
     assert "--strict" in answer.output and "does not fit by 7" not in answer.output
     sure = say(HY3, "trainer.max_token_len_per_gpu=60000")
-    assert sure.exit_code == 1 and "does not fit by 20.7 GiB" in sure.output and "--strict" not in sure.output
+    assert sure.exit_code == 1 and "does not fit by 22.9 GiB" in sure.output and "--strict" not in sure.output
 
 
 def test_json() -> None:

@@ -56,6 +56,10 @@ LOG_PROB = ((WORKER, "compute_log_prob"), (WORKER, "infer_batch"), ("/torch/nn/m
 ROLLOUT = (("/vllm/v1/engine/core.py", "step"), ("/vllm/v1/worker/gpu_model_runner.py", "execute_model"))
 SYNC = ((f"{VERL}/trainer/ppo/v1/trainer_sync.py", "on_step_end"), (WORKER, "update_weights"))
 LOAD = ((WORKER, "load_checkpoint"), ("/torch/serialization.py", "load"))
+SAVE = ((WORKER, "save_checkpoint"), ("/megatron/core/dist_checkpointing/serialization.py", "save"))
+MIXTURE = ("/site/megatron/core/transformer/moe/moe_layer.py", "forward")
+SHORT = "(WorkerDict pid=9) ERROR:2026-11-30 12:11:00,612:Local worker 0 encountered an error: "
+SHORT += "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
 CONFIG = (f"{VERL}/utils/config.py", "validate_config")
 BIG = "AssertionError: normalized ppo_mini_batch_size 0 should be larger than 0"
 HUB = "OSError: x/y is not a local folder and is not a valid model identifier listed on"
@@ -123,6 +127,16 @@ CASES = [
         remote("ValueError: No dot product attention backend is available for the provided inputs.", *LOG_PROB),
         Cause.CONFIG_ERROR,
     ),
+    (
+        remote("ValueError: During training, performance may degrade if MoE and tensor parallelism", *UPDATE, MIXTURE),
+        Cause.CONFIG_ERROR,
+    ),
+    (
+        remote("AssertionError: hidden_size must be divisible", (f"{VERL}/utils/kernel/kernels.py", "forward")),
+        Cause.CONFIG_ERROR,
+    ),
+    (remote("OSError: [Errno 28] No space left on device", *SAVE), Cause.DISK_FULL),
+    ([SHORT, *remote("CheckpointException: CheckpointException ranks:dict_keys([0])", *SAVE)], Cause.DISK_FULL),
     (["*** SIGTERM received at time=1795977930 on cpu 1 ***", "PC: @ 0x7f (unknown) __recv"], Cause.KILLED),
     (["Segmentation fault"], Cause.UNKNOWN),
     ([], Cause.UNKNOWN),
@@ -145,6 +159,7 @@ def test_the_cause(log: list[str], cause: Cause) -> None:
         (ROLLOUT, Phase.ROLLOUT),
         (SYNC, Phase.WEIGHT_SYNC),
         (LOAD, Phase.CHECKPOINT_LOAD),
+        (SAVE, Phase.CHECKPOINT_SAVE),
         (((WORKER, "init_model"), ("/torch/nn/module.py", "to")), Phase.START),
         (((f"{VERL}/trainer/ppo/v1/trainer_base.py", "_validate"), ROLLOUT[1]), Phase.ROLLOUT),
         ((("/elsewhere.py", "go"),), Phase.UNKNOWN),
@@ -161,6 +176,17 @@ def test_the_phase_out_of_memory(calls: tuple[tuple[str, str], ...], phase: Phas
 def test_before_the_first_step_it_is_the_start() -> None:
     assert classify(trace("RuntimeError: x"), 1).phase is Phase.START
     assert classify(trace("RuntimeError: x"), 1, has_trained=True).phase is Phase.UNKNOWN
+
+
+def test_what_is_refused_after_a_step_is_not_the_configuration() -> None:
+    assert classify(remote("ValueError: x", *UPDATE, MIXTURE), 1).cause is Cause.CONFIG_ERROR
+    assert classify(remote("ValueError: x", *UPDATE, MIXTURE), 1, has_trained=True).cause is Cause.UNKNOWN
+
+
+def test_a_checkpoint_that_did_not_fit_on_the_disk() -> None:
+    end = classify([SHORT, *remote("RuntimeError: Worker failure", *SAVE)], 1, has_trained=True)
+    assert (end.cause, end.phase) == (Cause.DISK_FULL, Phase.CHECKPOINT_SAVE)
+    assert "unexpected pos" in end.reason
 
 
 def test_a_file_that_is_missing_later_is_not_the_configuration() -> None:

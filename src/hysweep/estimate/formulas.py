@@ -27,10 +27,11 @@ ENGINE_OVER = 0.6 * GIB  # vLLM's process above the share it was asked to keep t
 ENGINE_CONTEXT = 0.3 * GIB  # CUDA context of vLLM, which counts within its share: .70 less its activations
 ON_THE_HOST = 1.27  # bytes of the host for a byte offloaded: 33.2 GiB for 26.2
 PROCESS_ON_HOST = 2.96 * GIB  # a trainer's process that offloads nothing
-# Buffers of NCCL where a job has more than one GPU: verl.md, section 5, takes 5 GiB with the context. Not measured.
+# Buffers of NCCL where a job has more than one GPU, in the trainer's process and in vLLM's alike. verl.md, section 5,
+# takes 5 GiB with the context. Measured on two GPUs: 4.1 (context 2), 4.7, 4.9, 5.1 (expert 2).
 COMMUNICATION = 2.2 * GIB
 # The fullest of the ranks that share the experts, over their mean, where nothing balances the router: verl.md,
-# section 5, gives 1.2 to 2. With every expert on each GPU it is 1, exactly. Not measured.
+# section 5, gives 1.2 to 2. With every expert on each GPU it is 1, exactly. Measured of random weights, expert 2: 1.46.
 IMBALANCE = 1.3
 
 
@@ -85,7 +86,7 @@ def optimizer(dense: Number, experts: Number, data_context: Number, expert_data:
     """12 B: an fp32 copy and Adam's two moments, shared out by the distributed optimizer.
 
     What lies outside the experts is shared among data x context ranks, the experts among those that hold the same ones
-    (Megatron-Bridge, training/utils/theoretical_memory_utils.py). 12 B is measured, exact; sharing is not measured.
+    (Megatron-Bridge, training/utils/theoretical_memory_utils.py). 12 B is measured, exact; so is sharing, of two GPUs by tensor, expert, pipeline and context.
     """
     return 12 * (dense / data_context + experts / expert_data)
 
@@ -190,33 +191,36 @@ def weighted(apart: int) -> int:
     return 2 + 6 * apart
 
 
-def _copies(s: Shape, tensor: Number, expert: Number, expert_tensor: Number) -> tuple[Number, Number, Number]:
-    """Routed tokens (2 k h each): as they are sent and as they arrive; sorted by expert; and once.
+def _copies(s: Shape, tensor: Number, expert: Number, expert_tensor: Number) -> tuple[Number, Number, Number, Number]:
+    """Routed tokens (2 k h each): as they are sent and as they arrive; sorted by expert; once; and being summed up.
 
-    A rank that is alone receives what it sent; a rank with one expert has nothing to sort.
+    A rank that is alone receives what it sent; a rank with one expert has nothing to sort. Of experts that are cut
+    every rank has a part of each sum: in fp32, a copy for NCCL, and its share of the result. mcore moe/
+    token_dispatcher.py, MoEAlltoAllTokenDispatcher. Measured (tensor 2): 1.0 and 0.8 % above forward and update.
     """
     once = received(tensor, expert, expert_tensor) * 2 * s.num_experts_per_token * s.hidden_size
-    sent = 2 * s.num_experts_per_token * s.hidden_size / tensor + once * (expert * expert_tensor > 1)
-    return sent, once * (s.num_experts / expert > 1), once
+    sent = 2 * s.num_experts_per_token * s.hidden_size / tensor + once / expert_tensor * (expert > 1)
+    summed = (4 + 2 / expert_tensor) * once * (expert_tensor > 1)
+    return sent, once * (s.num_experts / expert > 1), once, summed
 
 
 def mixture_working(s: Shape, tensor: Number, expert: Number, expert_tensor: Number) -> Number:
     """Beyond what is kept, at the worse of two moments: the experts' outputs are put back in order (sent, received,
-    output and reordered, beside the sorted ones that are kept), or the gradients of an expert's layers exist (2 k h
-    and 4 k f). The shared experts' output 2 h. Measured: 0.2 % above the peak of A and B."""
+    output and reordered, beside the sorted ones that are kept) and summed up, or the gradients of an expert's layers
+    exist (2 k h and 4 k f). The shared experts' output 2 h. Measured: 0.2 % above the peak of A and B."""
     f = s.moe_intermediate_size
-    sent, ordered, once = _copies(s, tensor, expert, expert_tensor)
+    sent, ordered, once, summed = _copies(s, tensor, expert, expert_tensor)
     backward = once + received(tensor, expert, expert_tensor) * s.num_experts_per_token * 4 * f / expert_tensor
-    return 2 * s.hidden_size / tensor + larger(sent + once + ordered, backward)
+    return 2 * s.hidden_size / tensor + larger(sent + once + ordered + summed, backward)
 
 
 def mixture_forward(s: Shape, tensor: Number, expert: Number, expert_tensor: Number) -> Number:
     """The most where nothing is kept: 6 h, and sent, sorted and output with gate, up and product (6 k f), or with the
-    reordered. Measured: 0.1 % below the forward pass of A, B and C."""
+    reordered, summed up. Measured: 0.1 % below the forward pass of A, B and C."""
     f = s.moe_intermediate_size
-    sent, ordered, once = _copies(s, tensor, expert, expert_tensor)
+    sent, ordered, once, summed = _copies(s, tensor, expert, expert_tensor)
     inner = received(tensor, expert, expert_tensor) * s.num_experts_per_token * 6 * f / expert_tensor
-    return 6 * s.hidden_size / tensor + sent + ordered + once + larger(inner, ordered)
+    return 6 * s.hidden_size / tensor + sent + ordered + once + larger(inner, ordered + summed)
 
 
 def gathered(s: Shape, tensor: Number) -> Number:

@@ -144,6 +144,7 @@ _PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = tuple(
     (phase, re.compile(functions))
     for phase, functions in (
         (Phase.CHECKPOINT_LOAD, r"_?load_checkpoint|load_dist_checkpointing"),
+        (Phase.CHECKPOINT_SAVE, r"_?save_checkpoint|save_dist_checkpointing"),
         (Phase.WEIGHT_SYNC, r"update_weights\w*|on_step_end|on_init_end|switch_to_rollout"),
         (Phase.UPDATE, r"_?update_(?:actor|critic)|train_(?:mini_)?batch|optimizer_step"),
         (
@@ -241,6 +242,18 @@ RULES: tuple[Rule, ...] = (
         (Where.LINE,),
         r".{0,80}(?:\(tasks / actors\) killed due to memory pressure|killed by the memory monitor)",
     ),
+    # torch's own writer does not say that the disk is full: what it wrote is shorter than it ought to be.
+    Rule(
+        Cause.DISK_FULL,
+        (Where.FATAL,),
+        r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container.* unexpected pos",
+    ),
+    Rule(
+        Cause.DISK_FULL,
+        (Where.LINE,),
+        r".{0,120}enforce fail at inline_container\.cc:\d+\] \. unexpected pos",
+        phase=Phase.CHECKPOINT_SAVE,
+    ),
     Rule(
         Cause.NODE_FAIL,
         _ANY,
@@ -279,6 +292,14 @@ RULES: tuple[Rule, ...] = (
         r"^(?:AssertionError|ValueError|TypeError|KeyError|NotImplementedError|AttributeError)\b",
         calls=rf"{_CONFIG_FILES}|:validate_config$|:__post_init__$|:omega_conf_to_dataclass$",
         phase=Phase.START,
+    ),
+    # Megatron and the kernels refuse what they cannot compute when they come to it, so in the first step.
+    Rule(
+        Cause.CONFIG_ERROR,
+        (Where.FATAL,),
+        r"^(?:AssertionError|ValueError|TypeError|NotImplementedError)\b",
+        calls=r"/megatron/(?:core|bridge)/|/transformer_engine/|/verl/utils/kernel/",
+        at_start_only=True,
     ),
     # Transformer Engine has no attention for what was asked, as flash where flash-attn is not installed.
     Rule(Cause.CONFIG_ERROR, _ANY, r"No dot product attention backend is available"),

@@ -15,6 +15,7 @@ class Cause(StrEnum):
     REWARD_ERROR = "reward_error"
     CUDA_OOM = "cuda_oom"
     HOST_OOM = "host_oom"
+    DISK_FULL = "disk_full"
     NCCL = "nccl"
     RAY_BOOT = "ray_boot"
     PORT_CLASH = "port_clash"
@@ -42,6 +43,7 @@ class Phase(StrEnum):
     UPDATE = "update"
     WEIGHT_SYNC = "weight_sync"
     CHECKPOINT_LOAD = "checkpoint_load"
+    CHECKPOINT_SAVE = "checkpoint_save"
     UNKNOWN = "unknown"
 
 
@@ -83,6 +85,7 @@ ACTIONS: dict[Cause, Action] = {
     Cause.REWARD_ERROR: Action(Verdict.FAILED, stops_study=True),
     Cause.CUDA_OOM: Action(Verdict.FAILED, retries=None, climbs=True),
     Cause.HOST_OOM: Action(Verdict.FAILED, retries=1, climbs=True),
+    Cause.DISK_FULL: Action(Verdict.FAILED, retries=1, stops_study=True),
     Cause.NCCL: Action(Verdict.FAILED, retries=1, elsewhere=True),
     Cause.RAY_BOOT: Action(Verdict.FAILED, retries=1, elsewhere=True),
     Cause.PORT_CLASH: Action(Verdict.FAILED, retries=1),
