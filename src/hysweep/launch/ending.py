@@ -246,7 +246,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Cause.DISK_FULL,
         (Where.FATAL,),
-        r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container.* unexpected pos",
+        r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed writing"
+        r"|inline_container.* unexpected pos",
     ),
     Rule(
         Cause.DISK_FULL,
