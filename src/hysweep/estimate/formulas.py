@@ -86,7 +86,8 @@ def optimizer(dense: Number, experts: Number, data_context: Number, expert_data:
     """12 B: an fp32 copy and Adam's two moments, shared out by the distributed optimizer.
 
     What lies outside the experts is shared among data x context ranks, the experts among those that hold the same ones
-    (Megatron-Bridge, training/utils/theoretical_memory_utils.py). 12 B is measured, exact; so is sharing, of two GPUs by tensor, expert, pipeline and context.
+    (Megatron-Bridge, training/utils/theoretical_memory_utils.py). 12 B is measured, exact; so is
+    sharing: two GPUs by tensor, expert, pipeline and context.
     """
     return 12 * (dense / data_context + experts / expert_data)
 
