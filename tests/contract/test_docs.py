@@ -148,3 +148,12 @@ def test_the_ladder_in_the_docs_is_the_ladder() -> None:
     rows = re.findall(r"^\| ([a-z_, ]+) \|", table, re.MULTILINE)
     found = [name.strip() for row in rows for name in row.split(",")]
     assert found == ["rung", *(rung.name for rung in LADDER)]
+
+
+def test_the_figures_of_the_benchmarks_are_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from page import COMMANDS, FIGURE, PAGE, filled
+
+    text = PAGE.read_text()
+    assert {match[1] for match in FIGURE.finditer(text)} == set(COMMANDS)
+    assert filled(text) == text, "run benchmarks/page.py"
