@@ -45,6 +45,23 @@ def test_a_pause_holds_what_waits_and_lets_go_on_what_runs(composer: Composer) -
     assert all(len(t.attempts()) == 1 for t in directory.trials())
 
 
+def test_a_full_disk_pauses_the_study_until_somebody_made_room(composer: Composer, tmp_path: Path) -> None:
+    directory = begin(composer, "rollout.n=2,4,8", "study.max_parallel=2")
+    fake = FakeLauncher(rising, ends={(0, 1): Cause.DISK_FULL, (1, 1): Cause.DISK_FULL})
+    told = {"notify": Notify(command=f"cat >> {tmp_path}/told", timeout_s=10.0)}
+    with Controller(directory, told, launchers=lambda name: fake) as c:
+        for _ in range(20):
+            c.tick()
+    assert directory.is_paused and len(fake.submitted) == 2, "nothing more is tried"
+    assert [str(t.state().status) for t in directory.trials()] == ["created"] * 2
+    assert "is paused, trial 0 ended by disk_full" in (tmp_path / "told").read_text()
+    assert [e["event"] for e in directory.events()].count("paused") == 1
+    directory.withdraw_pause()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3
+    assert [len(t.attempts()) for t in directory.trials()] == [2, 2, 1]
+
+
 def test_where_nothing_can_be_held_it_is_withdrawn(composer: Composer) -> None:
     directory = begin(composer, "rollout.n=2,4", "study.max_parallel=2")
     fake = FakeLauncher(rising, queued_for=5, can_hold=False)

@@ -258,6 +258,14 @@ class Controller:
         """GPU-hours (on a machine with none: slot-hours) of all attempts, those that still run included."""
         return self._ledger.spent + math.fsum(self._hours_so_far(t) for t in self._trials.live)
 
+    def _pause(self, trial: TrialDirectory, attempt: int, why: str) -> None:
+        """As somebody else would (`hysweep pause`), who then has to mend it and to say `resume`."""
+        self.directory.request_pause()
+        self._is_paused = True
+        self.directory.log("paused", trial=trial.number, reason=why)
+        text = f"study {self.definition.study.name} is paused, trial {trial.number} ended by {why}"
+        self._notifier.tell("failure", f"paused {trial.number} {attempt}", text, trial=trial.number)
+
     # --- requests of other processes
 
     def _honour_cancels(self) -> None:
@@ -440,6 +448,8 @@ class Controller:
             self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause, rung=named)
             again = f"again after {cause}: {reason}"
             self._trials.save(trial, State(Status.CREATED, attempt=state.attempt, reason=again, rungs=state.rungs))
+            if action.pauses_study and not self.directory.is_paused:
+                self._pause(trial, state.attempt, f"{cause}: {reason}")
         elif action.verdict is Verdict.VALUE:
             self._end_with_value(trial, state, cause)
         elif cause is Cause.RUNG:

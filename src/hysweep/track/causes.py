@@ -66,6 +66,7 @@ class Action:
     climbs        a further attempt only with less memory, one rung up the ladder of its phase
     elsewhere     the nodes that the end blames are not used again
     stops_study   the study stops when its first three trials end so
+    pauses_study  nothing new is submitted until somebody has mended it and says `resume`: every trial would end so
     """
 
     verdict: Verdict
@@ -74,6 +75,7 @@ class Action:
     climbs: bool = False
     elsewhere: bool = False
     stops_study: bool = False
+    pauses_study: bool = False
 
 
 ACTIONS: dict[Cause, Action] = {
@@ -85,7 +87,7 @@ ACTIONS: dict[Cause, Action] = {
     Cause.REWARD_ERROR: Action(Verdict.FAILED, stops_study=True),
     Cause.CUDA_OOM: Action(Verdict.FAILED, retries=None, climbs=True),
     Cause.HOST_OOM: Action(Verdict.FAILED, retries=1, climbs=True),
-    Cause.DISK_FULL: Action(Verdict.FAILED, retries=1, stops_study=True),
+    Cause.DISK_FULL: Action(Verdict.FAILED, retries=None, pauses_study=True),
     Cause.NCCL: Action(Verdict.FAILED, retries=1, elsewhere=True),
     Cause.RAY_BOOT: Action(Verdict.FAILED, retries=1, elsewhere=True),
     Cause.PORT_CLASH: Action(Verdict.FAILED, retries=1),
