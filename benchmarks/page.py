@@ -3,7 +3,7 @@
     python benchmarks/page.py                     the page anew, from what is recorded
     python benchmarks/page.py ray_boot data...    these are run first; what they print is recorded
 
-A figure stands in the page between `<!-- figure: NAME -->` and `<!-- end -->`, with the command, the machine and the day.
+A figure stands between `<!-- figure: NAME -->` and `<!-- end -->`, with its command, the machine and the day.
 """
 
 from __future__ import annotations
