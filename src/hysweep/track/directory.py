@@ -1,7 +1,7 @@
 """The directory of a study and of its trials: the truth. Everything else is an index of it.
 
 <study>/study.yaml  changes.json  conf/  events.jsonl  ledger.jsonl  journal.log  lock  driver.json  report.html
-        cancel, pause (asked for by others)
+        home (its real path)   cancel, pause (asked for by others)
         trials/0007-3fa9c1d2e4b5/   trial.yaml  point.json  state.json (one writer: the controller)
             attempts/1/             job.json  overrides.txt  env.json  node.json (the claim)  driver.log
                                     ray-0.log  metrics.jsonl  end.json
@@ -252,6 +252,19 @@ class StudyDirectory:
         return self.path / "driver.json"
 
     @property
+    def controller_file(self) -> Path:
+        """The SLURM job that drives the study, where one does."""
+        return self.path / "controller.json"
+
+    @property
+    def home(self) -> str | None:
+        """The real path that its jobs know it by: another than where it is once it was moved or copied."""
+        return read_json(self.path / "home")
+
+    def save_home(self, path: str) -> None:
+        write_json(self.path / "home", path)
+
+    @property
     def report_file(self) -> Path:
         return self.path / "report.html"
 
@@ -266,6 +279,7 @@ class StudyDirectory:
             target.write_text(text, encoding="utf-8")
         (draft / "trials").mkdir(parents=True, exist_ok=True)
         write_text(draft / "study.yaml", study_yaml)
+        StudyDirectory(draft).save_home(os.path.realpath(self.path))
         try:
             os.rename(draft, self.path)
         except BaseException:
