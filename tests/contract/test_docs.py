@@ -93,7 +93,7 @@ def test_the_lock_covers_what_is_declared() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    locked_extras = ("cpu", "data", "dev", "postgres", "report", "reward")
+    locked_extras = ("cpu", "data", "dev", "postgres", "report", "reward", "samplers")
     declared = project["dependencies"] + [d for name in locked_extras for d in extras[name]]
     locked = {
         re.split("==", line)[0].lower().replace("_", "-")

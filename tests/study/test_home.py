@@ -116,5 +116,5 @@ def test_a_link_to_a_study_is_the_study(composer: Composer) -> None:
 def test_a_copy_does_not_share_the_original_s_database(composer: Composer, tmp_path) -> None:
     directory = begin(composer, "rollout.n=2,4", f"study.storage=sqlite:///{tmp_path}/optuna.db")
     finish(directory, fake := FakeLauncher(rising))
-    with pytest.raises(BadInput, match="the database of study.storage has one study for both"):
+    with pytest.raises(BadInput, match=r"the database of study\.storage has one study for both"):
         finish(copy_of(directory), fake)

@@ -212,9 +212,9 @@ def run_study(arguments: list[str], is_sweep: bool, config_dirs: Sequence[Path],
         print_problems(e.looked, err=True)
         return 1
     trials = begun.definition.n_trials
-    click.echo(
-        f"study {begun.definition.study.name}: {trials} trial{'s'[: trials != 1]}, in {shown(begun.directory.path)}"
-    )
+    more = begun.definition.most_trials - trials
+    counts = f"{trials} trial{'s'[: trials != 1]}" + (f" and {more} that confirm the best" if more else "")
+    click.echo(f"study {begun.definition.study.name}: {counts}, in {shown(begun.directory.path)}")
     return drive(begun.directory, begun.changes, detach)
 
 
