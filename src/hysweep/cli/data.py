@@ -135,17 +135,29 @@ def check(
             continue
     with watched("looking", total) as watch:
         looked = look(train, val, wants, watch=watch)
+    unseen = _unseen(wants)
     bad = [p for p in looked.problems if p.severity is Severity.ERROR]
     if as_json:
-        click.echo(json.dumps(looked.as_dict(), indent=1, default=str))
+        click.echo(json.dumps(looked.as_dict() | {"not_looked_at": unseen}, indent=1, default=str))
         return 1 if bad else 0
     _print_files(looked.files, wants.lengths is not None)
     from hysweep.cli.desk import print_problems
     from hysweep.study import Preview
 
     print_problems([Preview({}, None, "", tuple(looked.problems))])
+    if unseen:
+        how = "name the trial that the files are for, as in" if wants.knows is None else "leave out"
+        what = "model=hy3 trainer.max_prompt_length=2048 reward=rule" if wants.knows is None else "--no-tokenizer"
+        click.echo(f"not looked at: {', '.join(unseen)}; {how} {what}")
     click.echo("no problem found" if not looked.problems else f"{len(bad)} to mend" if bad else "it can be trained on")
     return 1 if bad else 0
+
+
+def _unseen(wants: Any) -> list[str]:
+    """What nothing was said of that it takes to look."""
+    lengths = [] if wants.lengths else ["whether prompts are too long"]
+    trial = ["whether a reward scores them", "whether they are enough for a step"] if wants.knows is None else []
+    return lengths + trial
 
 
 def _build_tiny_model() -> None:
