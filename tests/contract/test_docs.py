@@ -148,3 +148,31 @@ def test_the_ladder_in_the_docs_is_the_ladder() -> None:
     rows = re.findall(r"^\| ([a-z_, ]+) \|", table, re.MULTILINE)
     found = [name.strip() for row in rows for name in row.split(",")]
     assert found == ["rung", *(rung.name for rung in LADDER)]
+
+
+def test_make_env_says_each_of_its_steps(tmp_path: Path) -> None:
+    """With a Python that does nothing: what a person sees meanwhile, one line a step."""
+    stub = tmp_path / "python"
+    stub.write_text('#!/bin/sh\n[ "$2" = venv ] && mkdir -p "$4/bin" && cp "$0" "$4/bin/python"\nexit 0\n')
+    stub.chmod(0o755)
+    words = [
+        "make",
+        "-C",
+        str(ROOT),
+        "env",
+        f"PYTHON={stub}",
+        f"VENV={tmp_path}/env",
+        "TORCH_INDEX=https://example.org",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    told = [line for line in done.stdout.splitlines() if not line.startswith("make")]
+    steps = [
+        "an environment",
+        "torch",
+        "packages of constraints.txt",
+        "hysweep itself",
+        "wheels of verl",
+        "fits together",
+    ]
+    assert len([line for line in done.stdout.splitlines() if line.startswith("- ")]) == len(told) == len(steps)
+    assert all(step in line for step, line in zip(steps, told, strict=True))

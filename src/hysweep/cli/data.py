@@ -15,6 +15,8 @@ import click
 
 from hysweep.schema import BadInput, Problem, Severity
 
+SUFFIXES = (".parquet", ".json", ".jsonl", ".csv", ".arrow")  # of files, so of no directory
+
 Watch = Any  # (bytes behind, rows)
 
 
@@ -96,6 +98,10 @@ def prepare(
                 click.echo(f"{row['name']:<14} {row['hub']:<38} {row['about']}")
         return 0
     where = out or Path(os.environ.get("DATA_DIR", "data"))
+    if where.suffix in SUFFIXES and not where.is_dir():
+        files = ", ".join(SETS[name].files.values()) if name in SETS else "its files"
+        why = f"is the name of a file, and a set has files of its own names: {files}"
+        raise BadInput(Problem("-o", where, why, f"name a directory for them, as -o {where.with_suffix('')}"))
     with watched(name, 0) as watch:
         done = make(name, where, source, keeps_repeats, force, watch)
     if as_json:

@@ -238,14 +238,10 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             if word in ("--cfg", "-c", "--info", "-i", "--package", "-p"):
                 flags += [v for v in [next(rest, None)] if v is not None]
         elif word.startswith("-"):
-            raise BadInput(
-                Problem(
-                    word,
-                    "",
-                    "there is no such option",
-                    suggest(word, ["-m", "--multirun", "--detach", "--config-dir", *HYDRA_FLAGS]),
-                )
-            )
+            bare = word.lstrip("-")
+            known = suggest(word, ["-m", "--multirun", "--detach", "--config-dir", *HYDRA_FLAGS])
+            cure = f"an override has no dashes: {bare}" if "=" in bare and not known.startswith("did") else known
+            raise BadInput(Problem(word, "", "there is no such option", cure))
         else:
             overrides.append(word)
     return flags, overrides
