@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -102,7 +103,8 @@ def test_with_nothing_in_flight_it_is_at_home_where_it_is(composer: Composer, is
     finish(there, fake, {"n_trials": 3})
     assert causes(there) == [Cause.COMPLETED] * 3 and len(fake.submitted) == 3
     assert not there.controller_file.exists(), "that job drives the other one"
-    assert StudyDirectory(there.path).home == str(there.path)
+    home = there.home()
+    assert home is not None and home.path == str(there.path)
 
 
 def test_a_link_to_a_study_is_the_study(composer: Composer) -> None:
@@ -111,6 +113,15 @@ def test_a_link_to_a_study_is_the_study(composer: Composer) -> None:
     link.symlink_to(directory.path)
     finish(StudyDirectory(link), fake)
     assert causes(directory) == [Cause.COMPLETED] * 3
+
+
+def test_a_host_that_mounts_it_elsewhere_sees_the_same_study(composer: Composer) -> None:
+    directory = in_flight(composer, fake := FakeLauncher(one_short))
+    home = directory.home()
+    assert home is not None
+    directory.save_home(replace(home, path="/mnt/elsewhere/study", host="login-2"))
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3 and len(fake.submitted) == 3
 
 
 def test_a_copy_does_not_share_the_original_s_database(composer: Composer, tmp_path) -> None:

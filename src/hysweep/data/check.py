@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -439,23 +440,29 @@ def tokenizer_lengths(path: str, trust_remote_code: bool = False) -> Lengths:
     return count
 
 
-def word_lengths(path: str, limit: int) -> Lengths | None:
+def word_lengths(path: str, limit: int) -> Lengths:
     """Counts the words of chats alone, without what the chat template puts around them; 0 for what is short enough at a
-    byte a token. Reads the tokenizer's file, and brings no trainer. None where that file, or a reader of it, is not
-    here."""
-    try:
-        from tokenizers import Tokenizer
+    byte a token. Brings no trainer: it reads the tokenizer's file, once a prompt may be longer, and counts none where
+    that file, or a reader of it, is not here."""
 
-        tokenizer = Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
-    except Exception:  # the reader raises nothing more special
-        return None
-    tokenizer.no_truncation()
+    @cache
+    def tokenizer() -> Any:
+        try:
+            from tokenizers import Tokenizer
+
+            found = Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
+        except Exception:  # the reader raises nothing more special
+            return None
+        found.no_truncation()
+        return found
 
     def count(chats: list[list[dict[str, Any]]]) -> list[int]:
         texts = [[m["content"] for m in chat if isinstance(m.get("content"), str)] for chat in chats]
         sizes = [sum(len(text.encode("utf-8", "replace")) for text in some) for some in texts]
+        if max(sizes, default=0) > limit and tokenizer() is None:
+            return []
         return [
-            sum(len(tokenizer.encode(text, add_special_tokens=False).ids) for text in some) if size > limit else 0
+            sum(len(tokenizer().encode(text, add_special_tokens=False).ids) for text in some) if size > limit else 0
             for some, size in zip(texts, sizes, strict=True)
         ]
 

@@ -6,36 +6,35 @@ belong to where it came from.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import yaml
 
 from hysweep.schema import BadInput, Problem
-from hysweep.track import Status, StudyDirectory, TrialDirectory
+from hysweep.track import Place, Status, StudyDirectory, TrialDirectory
 
 
 def settle_home(directory: StudyDirectory) -> None:
     """Whoever is to drive a study, or to stop something of it, calls this first. Raises BadInput when what may be in
     flight is another directory's."""
-    here, home = os.path.realpath(directory.path), directory.home
-    if home == here:
-        return
+    here, home = Place.of(directory.path), directory.home()
     if home is not None:
-        is_copy = StudyDirectory(Path(home)).exists
-        came = f"is a copy of {home}" if is_copy else f"was moved from {home}"
+        if home.is_that_of(here):
+            return
+        is_copy = StudyDirectory(Path(home.path)).exists
+        came = f"is a copy of {home.path}" if is_copy else f"was moved from {home.path}"
         if open_ones := [t for t in directory.trials() if _may_have_job(t)]:
-            back = f"hysweep resume {home}" if is_copy else f"mv {here} {home}"
+            back = f"hysweep resume {home.path}" if is_copy else f"mv {here.path} {home.path}"
             names = " ".join(f"trials/{t.path.name}" for t in open_ones[:5]) + (" ..." if len(open_ones) > 5 else "")
             why = f"{came}, and {len(open_ones)} of its trials were in flight: their jobs are not this directory's"
             cure = f"go on there: {back}; or remove {names} here, and these trials begin anew"
             raise BadInput(Problem("DIR", directory.path, why, cure))
         if is_copy and _is_in_database(directory):
             why = f"{came}, and the database of study.storage has one study for both"
-            raise BadInput(Problem("DIR", directory.path, why, f"go on there: hysweep resume {home}"))
+            raise BadInput(Problem("DIR", directory.path, why, f"go on there: hysweep resume {home.path}"))
         for of_another in (directory.driver_file, directory.controller_file):
             of_another.unlink(missing_ok=True)
-        directory.log("moved", home=home, is_copy=is_copy)
+        directory.log("moved", home=home.path, is_copy=is_copy)
     directory.save_home(here)
 
 
