@@ -28,13 +28,18 @@ env: $(STAMP)
 
 $(STAMP):
 	@test -n "$(PYTHON)" || { echo "hysweep needs Python 3.11 or 3.12: install one, or give make PYTHON=/path/to/python3.11"; exit 2; }
-	$(PYTHON) -m venv --clear $(VENV)
-	@echo "making $(VENV) (some minutes; once)"
-	$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --index-url $(TORCH_INDEX) "$$(grep ^torch== $(ROOT)/constraints.txt)")
-	$(PIP) install --quiet --no-deps --requirement $(ROOT)/constraints.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable $(ROOT)
-	for version in 0.9.0 0.9.1; do $(PIP) download --quiet --no-deps --dest $(VENV)/wheels verl==$$version || exit 1; done
-	$(PIP) check
+	@echo "making $(VENV), once; it takes some minutes"
+	@echo "- an environment of $(PYTHON)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(if $(TORCH_INDEX),echo "- torch from $(TORCH_INDEX)" && $(PIP) install --quiet --no-deps --index-url $(TORCH_INDEX) "$$(grep ^torch== $(ROOT)/constraints.txt)",true)
+	@echo "- the $$(grep -c == $(ROOT)/constraints.txt) packages of constraints.txt; the longest step"
+	@$(PIP) install --quiet --no-deps --requirement $(ROOT)/constraints.txt
+	@echo "- hysweep itself"
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable $(ROOT)
+	@echo "- the wheels of verl 0.9.0 and 0.9.1, to compare with"
+	@for version in 0.9.0 0.9.1; do $(PIP) download --quiet --no-deps --dest $(VENV)/wheels verl==$$version || exit 1; done
+	@echo "- whether all fits together"
+	@$(PIP) check
 	@touch $@
 
 lint: env

@@ -57,6 +57,10 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
     [
         (["run", "trainer.lr=1"], "trainer.lr = 1: there is no such key; did you mean trainer.learning_rate"),
         (["run", "algorithm=grpoo"], "did you mean grpo"),
+        (["check", "algorithm=mine"], "one of your own: --config-dir DIR, where algorithm/mine.yaml is"),
+        (["run", "--algorithm=grpo"], "an override has no dashes: algorithm=grpo"),
+        (["explain", "oom"], "did you mean cuda_oom or host_oom?"),
+        (["data", "prepare", "gsm8k", "-o", "x.parquet"], "-o = x.parquet: is the name of a file, and a set has files"),
         (["run", "actor_rollout_ref.actor.clip_ratio=0.2"], "algorithm.clip_ratio_high or algorithm.clip_ratio_low"),
         (["import", "nosuch.sh", "--json"], "no such file"),
         (["run", "trainer.total_steps=many"], "trainer.total_steps = many"),
@@ -100,6 +104,24 @@ def test_bad_input_is_one_clear_error(words: list[str], says: str, tmp_path: Pat
     assert says in answer.stderr
     assert "Traceback" not in answer.stderr + answer.stdout
     assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("mine.yaml", "# @package _global_\ndefaults: [override /algorithm: grpoo]\n", ["sweep=mine.yaml"]),
+        ("own/algorithm/mine.yaml", "defaults: [grpoo]\n", ["--config-dir", "own", "algorithm=mine"]),
+    ],
+)  # fmt: skip
+def test_an_option_that_a_file_names_wrongly_is_answered_with_the_close_ones(
+    file: str, text: str, words: list[str]
+) -> None:
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    Path(file).write_text(text)
+    answer = hysweep("check", *words)
+    assert answer.returncode == 2 and "search path" not in answer.stderr
+    assert "algorithm = grpoo: there is no such algorithm" in answer.stderr
+    assert "; did you mean grpo" in answer.stderr
 
 
 def test_what_cannot_run_is_not_started(tmp_path: Path) -> None:

@@ -53,6 +53,45 @@ def test_a_reward_is_tried_before_a_gpu_is_held(own: Path) -> None:
     assert [(t["row"], t["score"]) for t in json.loads(given.stdout)["tried"]] == [(1, 1.0)]
 
 
+def test_a_look_without_a_trial_says_what_it_did_not_look_at(own: Path) -> None:
+    bare = hysweep("data", "check", str(own))
+    assert bare.returncode == 0
+    assert "not looked at: whether prompts are too long, whether a reward" in bare.stdout
+    assert "name the trial that the files are for, as in model=" in " ".join(bare.stdout.split())
+    told = json.loads(hysweep("data", "check", str(own), "--json").stdout)
+    assert len(told["not_looked_at"]) == 3
+    words = ("data", "check", str(own), "--no-tokenizer", "reward=router", "trainer.train_batch_size=2")
+    assert "not looked at: whether prompts are too long; leave out --no-tokenizer" in hysweep(*words).stdout
+
+
+def test_the_rows_that_have_answers_are_those_that_are_tried() -> None:
+    Path("many.csv").write_text("q,a\n" + "".join(f"What is {i}?,{i}\n" for i in range(40)))
+    made = hysweep("data", "convert", "many.csv", "-o", "many.parquet", "--prompt", "q", "--answer", "a",
+                   "--data-source", "d")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    Path("answers.jsonl").write_text('{"row": 37, "answer": "37"}\n{"row": 2, "answer": "no"}\n')
+    words = ("reward", "try", "exact_match", "many.parquet", "--n", "3", "--answers", "answers.jsonl")
+    tried = json.loads(hysweep(*words, "--json").stdout)
+    assert [(t["row"], t["score"]) for t in tried["tried"]] == [(2, 0.0), (37, 1.0)]
+    assert (tried["rows_without_answer"], tried["answers_not_tried"]) == (38, 0)
+    told = hysweep(*words)
+    assert told.returncode == 0
+    assert "38 of 40 rows have no answer, and were not tried: 0, 1, 3, 4, 5 and 33 more" in told.stdout
+    assert "1 of 2 answers were tried" in hysweep(*words, "--n", "1").stdout
+    Path("answers.jsonl").write_text('{"row": 40, "answer": "40"}\n')
+    wrong = hysweep(*words)
+    assert wrong.returncode == 2 and "does not have: 40; its rows are 0 to 39" in wrong.stderr
+
+
+def test_of_a_file_only_its_own_functions_are_offered(own: Path) -> None:
+    Path("own.py").write_text(
+        "import re\nfrom math import sqrt\nLIMIT = 3\nclass Part:\n    def inner(self): ...\n"
+        "def _part(): ...\ndef score(solution_str, **_):\n    return sqrt(LIMIT)\n"
+    )
+    wrong = hysweep("reward", "try", "own.py:compute", str(own))
+    assert wrong.returncode == 2 and wrong.stderr.strip().endswith("choose one of score"), wrong.stderr
+
+
 def test_what_a_reward_prints_and_how_it_differs_is_kept_apart(own: Path) -> None:
     Path("own.py").write_text(
         "def score(solution_str, **_):\n"

@@ -93,7 +93,7 @@ def test_the_lock_covers_what_is_declared() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    locked_extras = ("cpu", "data", "dev", "postgres", "report", "reward")
+    locked_extras = ("cpu", "data", "dev", "postgres", "report", "reward", "samplers")
     declared = project["dependencies"] + [d for name in locked_extras for d in extras[name]]
     locked = {
         re.split("==", line)[0].lower().replace("_", "-")
@@ -157,3 +157,24 @@ def test_the_figures_of_the_benchmarks_are_what_was_recorded(monkeypatch: pytest
     text = PAGE.read_text()
     assert {match[1] for match in FIGURE.finditer(text)} == set(COMMANDS)
     assert filled(text) == text, "run benchmarks/page.py"
+
+
+def test_make_env_says_each_of_its_steps(tmp_path: Path) -> None:
+    """With a Python that does nothing: what a person sees meanwhile, one line a step."""
+    stub = tmp_path / "python"
+    stub.write_text('#!/bin/sh\n[ "$2" = venv ] && mkdir -p "$4/bin" && cp "$0" "$4/bin/python"\nexit 0\n')
+    stub.chmod(0o755)
+    words = [
+        "make",
+        "-C",
+        str(ROOT),
+        "env",
+        f"PYTHON={stub}",
+        f"VENV={tmp_path}/env",
+        "TORCH_INDEX=https://example.org",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    told = [line for line in done.stdout.splitlines() if not line.startswith(("make: ", "making "))]
+    steps = ["an environment", "torch", "packages of constraints.txt", "hysweep itself", "wheels of verl", "all fits"]
+    assert len(told) == len(steps), "and no command beside"
+    assert all(step in line for step, line in zip(steps, told, strict=True))

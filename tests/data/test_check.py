@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer, models
 
 from hysweep.check import check_trial
 from hysweep.data.check import Wants, look
@@ -167,3 +168,39 @@ def test_a_trials_own_check_glances_at_the_files_that_are_here(trial_of, tmp_pat
     few = file_of(tmp_path, row(data_source="mine"), name="few.parquet")
     found = check_trial(trial_of(f"data.train_files=[{few}]", *words[1:]))
     assert any("fewer rows than a step takes" in p.why for p in found)
+
+
+def test_a_trials_own_check_says_how_many_prompts_are_too_long(trial_of, tmp_path: Path, monkeypatch) -> None:
+    """By the words alone, which takes no trainer; an error where nothing, or less than a step, would be left."""
+    long, short = chat(("user", "copy " * 20)), chat(("user", "copy 47="))
+    Tokenizer(models.BPE({c: i for i, c in enumerate("cop y47=")}, [])).save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setattr("hysweep.check.data.model_path", lambda name: str(tmp_path))
+
+    def found(rows: list[Any], *words: str) -> list[tuple[str, Severity]]:
+        path = file_of(tmp_path, *(row(prompt=p, data_source="tiny_copy") for p in rows))
+        words = (f"data.train_files=[{path}]", f"data.val_files=[{path}]", "trainer.train_batch_size=4",
+                 "trainer.mini_batch_size=4", *words)  # fmt: skip
+        return [(p.why, p.severity) for p in check_trial(trial_of(*words)) if "prompt" in p.why or "rows" in p.why]
+
+    drops = "data.filter_overlong_prompts=true"
+    assert found([short] * 8) == []
+    for words, ends in (((), "cut on their left, the instruction first"), ((drops,), "left out")):
+        told = found([short] * 7 + [long], *words)
+        assert told == [(f"at least 1 of 8 prompts are longer than 32 tokens: they are {ends}", Severity.WARNING)] * 2
+    assert found([short] * 7 + [long], "trainer.max_prompt_length=200") == []
+    few = dict(found([short] * 3 + [long] * 5, drops))
+    assert few["are left, fewer rows than a step takes (4): nothing is trained"] is Severity.ERROR
+    none = [why for why, severity in found([long] * 8, drops) if severity is Severity.ERROR]
+    assert none == ["rows are left: every prompt that was looked at is too long"] * 2
+    many = found([long] * 2_500, drops)
+    assert ("at least 2,000 of the first 2,000 prompts are longer than 32 tokens: they are left out",
+            Severity.WARNING) in many  # fmt: skip
+    assert [s for _, s in many].count(Severity.ERROR) == 2
+
+
+def test_the_tiny_tasks_reward_for_other_data_is_said(trial_of, tmp_path: Path) -> None:
+    path = file_of(tmp_path, *(row(n=i, data_source="mine") for i in range(8)))
+    words = f"data.train_files=[{path}]", f"data.val_files=[{path}]", "trainer.max_prompt_length=64"
+    [train, val] = check_trial(trial_of(*words))
+    assert "8 rows are scored by the reward of the tiny task" in train.why and "reward=router" in train.cure
+    assert train.severity is val.severity is Severity.WARNING

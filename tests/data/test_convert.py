@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import string
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,35 @@ def test_an_expression_counts_by_its_first_group(pattern: str, tmp_path: Path) -
     source = write("jsonl", tmp_path, [{"q": "a", "a": "(1) so it is\n#### 42"}])
     convert(source, tmp_path / "o.parquet", Recipe("q", "a", pattern, data_source="d"))
     assert pq.read_table(tmp_path / "o.parquet").column("reward_model")[0].as_py()["ground_truth"] == "42"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (Recipe("q", "a", r"#### (\d+)", data_source="d"), r"--answer-regex '#### (\\d+)' finds nothing in row"),
+        (Recipe("q", "a", boxed=True, data_source="d"), "--boxed finds nothing in row"),
+    ],
+)
+def test_an_answer_in_which_nothing_counts_is_shown(recipe: Recipe, said: str, tmp_path: Path) -> None:
+    good = {"q": "a", "a": "so \\boxed{42}\n#### 42"}
+    empty, bad = {"q": "b", "a": None}, {"q": "c", "a": "it is seven"}
+    done = convert(write("jsonl", tmp_path, [good, empty, bad, bad]), tmp_path / "o.parquet", recipe)
+    assert (done.rows, done.no_answer) == (1, 3)
+    assert f"{said} 2, whose answer is 'it is seven'" in str(done)
+    with pytest.raises(BadInput) as caught:
+        convert(write("jsonl", tmp_path, [bad, bad]), tmp_path / "p.parquet", recipe)
+    assert f"{said} 0, whose answer is 'it is seven'" in str(caught.value) and "mapping" not in str(caught.value)
+    whole = convert(write("jsonl", tmp_path, [good]), tmp_path / "q.parquet", recipe)
+    assert not whole.notes
+
+
+def test_that_columns_of_a_csv_stay_text_is_said(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("q,a,level\n1+1,2,3\n")
+    source, recipe = [str(tmp_path / "own.csv")], Recipe("q", "a", data_source="d", extra=("level",))
+    done = convert(source, tmp_path / "o.parquet", recipe)
+    assert pq.read_table(tmp_path / "o.parquet").to_pylist()[0]["extra_info"]["level"] == "3"
+    assert "level stay text" in str(done)
+    assert not convert(source, tmp_path / "p.parquet", replace(recipe, extra=())).notes
 
 
 def test_where_a_file_cannot_be_written(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from conftest import START, MakeStudy, Study
 from hysweep.report import read_study
 from hysweep.report.export import COLUMNS, dictionary, export
+from hysweep.schema import BadInput
 from hysweep.track import Cause
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,17 @@ def test_every_format_has_the_study(quickstart: Study, tmp_path: Path, format: s
     assert float(steps[40]["critic/score/mean"]) == record.trials[1].score.last
     assert steps[0]["critic/score/mean"] is None  # a validation before the first step
     assert math.isclose(sum(float(r["gpu_hours"]) for r in found["ledger"]), sum(e.gpu_hours for e in record.ledger))
+
+
+def test_a_name_of_a_file_is_no_place_for_three_tables(quickstart: Study, tmp_path: Path) -> None:
+    from hysweep.cli.export import export as verb
+
+    with pytest.raises(BadInput, match=r"name a directory for them, as -o .*/x --format csv"):
+        verb(quickstart.path, "csv", tmp_path / "x.csv", as_json=False)
+    assert not (tmp_path / "x.csv").exists()
+    (tmp_path / "d.json").mkdir()
+    verb(quickstart.path, "csv", tmp_path / "d.json", as_json=False)
+    assert len(list((tmp_path / "d.json").iterdir())) == 3
 
 
 def test_of_overlapping_attempts_each_step_is_there_once(make_study: MakeStudy, tmp_path: Path) -> None:

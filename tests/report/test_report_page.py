@@ -26,6 +26,7 @@ from hysweep.report import Curve, read_study, write_page
 from hysweep.report.figures import MOST_POINTS, curves, grouped, packed, scatters, thinned
 from hysweep.report.html import Cell, Column, Row, Table, element, script_json
 from hysweep.report.page import page
+from hysweep.report.searching import importances_of
 from hysweep.report.sections import run_again
 from hysweep.schema import BadInput
 from hysweep.track import Cause, Status, StudyDirectory
@@ -148,6 +149,42 @@ def test_sections_tell_what_happened(quickstart: Study) -> None:
     assert "running" in head
     assert "15m 00s" in head
     assert "slot-hours" in head
+
+
+def test_what_was_asked_has_all_that_decides_the_search(make_study: MakeStudy) -> None:
+    asked = {
+        "sampler": {"name": "tpe", "n_startup_trials": 7, "sigma0": 0.5},
+        "pruner": {"name": "percentile", "percentile": 30.0, "startup_trials": 4, "min_steps": 5},
+        "pruners": [{"name": "entropy_collapse", "low": 0.1}],
+        "seed": 11,
+        "enqueue": [{"algorithm": "rloo", "trainer.learning_rate": 2e-3}],
+    }
+    study = fill_quickstart(make_study("all", study=asked, commits={"/somewhere/mine": "0123456789ab-dirty"}))
+    told = Page(write_page(study.directory).read_text()).text("section", id="asked")
+    for words in (
+        "seed 11", "sampler tpe, n_startup_trials 7",
+        "pruner percentile, min_steps 5, startup_trials 4, percentile 30.0",
+        "pruner entropy_collapse, low 0.1", "rloo lr=2e-3", "0123456789ab-dirty of mine",
+    ):  # fmt: skip
+        assert words in told, words
+    assert "sigma0" not in told, "tpe does not read it"
+
+
+def test_of_a_choice_that_all_completed_trials_share_nothing_is_told(make_study: MakeStudy) -> None:
+    """It may have mattered most: what chose otherwise failed."""
+    one, two = make_study("one"), make_study("two")
+    for i in range(6):
+        point = {"algorithm": "grpo", "trainer.learning_rate": 1e-3 * (i + 1)}
+        one.trial(point, best=0.3 + 0.1 * i)
+        two.trial(point | {"rollout.n": 4 * (1 + i % 2)}, best=0.3 + 0.1 * i)
+    for study, shares in ((one, set()), (two, {"trainer.learning_rate", "rollout.n"})):
+        study.trial({"algorithm": "gspo", "trainer.learning_rate": 1e-3, "rollout.n": 4}, Cause.CUDA_OOM, steps=3)
+        record = read_study(study.directory)
+        assert set(importances_of(record).shares) == shares
+        page = Page(write_page(study.directory).read_text())
+        note = "cannot be told of what has one value in all 6 completed trials: algorithm = grpo"
+        assert note in page.text("section", id="search")
+        assert page.has("table", id="data-importances") == bool(shares)
 
 
 def test_tables_are_whole_and_accessible(quickstart: Study) -> None:

@@ -15,6 +15,7 @@ def test_the_nearest_names() -> None:
     assert set(nearest("actor.tensor", FIELDS)[:2]) == {"parallelism.tensor", "rollout.tensor"}
     assert nearest("rollout.temprature", FIELDS)[0] == "rollout.temperature"
     assert nearest("zzz", FIELDS) == []
+    assert nearest("oom", ["cuda_oom", "host_oom", "hung"]) == ["cuda_oom", "host_oom"]
 
 
 def test_a_short_list_is_told_whole() -> None:

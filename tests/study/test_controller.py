@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hysweep.compose import Composer
 from hysweep.schema import BadInput
@@ -65,6 +67,15 @@ def test_one_trial_is_a_study_of_one(composer: Composer) -> None:
     assert trial.state().value == pytest.approx(0.4)
     assert fake.submitted == [str(trial.attempt(1).path)]
     assert "cispo" in directory.name
+
+
+def test_a_study_says_what_was_checked_out_where_it_began(composer: Composer, tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=me", "-c", "user.email=me@example.org"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"], ["tag", "v1"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    commits = yaml.safe_load(begin(composer).config_file.read_text())["commits"]
+    assert commits[str(tmp_path)] == head[:12]
 
 
 def test_a_grid_runs_every_point_once(composer: Composer) -> None:
@@ -133,7 +144,7 @@ def test_a_bad_trial_is_pruned_and_its_job_cancelled(composer: Composer) -> None
     assert str(loser.attempt(1).path) in fake.cancelled
     assert len(loser.curve("critic/score/mean")) < 8
     assert loser.state().reason == (
-        "at step 3 critic/score/mean was 0.1, and the best 50 % of 2 completed ones had 0.5 there (median)"
+        "up to step 3 its best critic/score/mean was 0.1, and the best 50 % of 2 completed ones had 0.5 there (median)"
     )
     assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE", "COMPLETE", "PRUNED"]
     assert len(directory.ledger()) == 3, "what a pruned trial used is booked"

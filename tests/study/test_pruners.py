@@ -43,6 +43,8 @@ def test_every_rule_is_there() -> None:
 
 CASES = [
     (Pruner(name="median"), [0.1], [[0.5], [0.7]], "the best 50 % of 2 completed ones had 0.6 there (median)"),
+    (Pruner(name="median"), [0.4, 0.1], [[0.3, 0.5], [0.3, 0.5]],
+     "up to step 2 its best critic/score/mean was 0.4, and the best 50 % of 2 completed ones had 0.5"),
     (Pruner(name="median"), [0.1], [[0.5]], None),  # too few have completed
     (Pruner(name="median", min_steps=2), [0.1], [[0.5], [0.5]], None),
     (Pruner(name="median"), [0.6, 0.1], [[0.5, 0.5], [0.5, 0.5]], None),  # its best counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
+import statistics
 
 import pytest
 
@@ -54,9 +54,6 @@ def test_a_branch_is_drawn_where_it_applies(composer: Composer) -> None:
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsgaii", "cmaes", "qmc"])
 def test_every_sampler_is_repeatable_over_a_restart(composer: Composer, sampler: str) -> None:
-    if (needed := {"cmaes": "cmaes", "qmc": "scipy"}.get(sampler)) and find_spec(needed) is None:
-        assert "hysweep[samplers]" in refused(composer, LR, "study.n_trials=3", f"study.sampler={sampler}")
-        return
     asked = (CONDITIONAL, f"study.sampler={sampler}", "study.seed=4")
     whole = begin(composer, *asked, "study.n_trials=5", "study.name=whole")
     finish(whole, FakeLauncher(rising))
@@ -65,6 +62,64 @@ def test_every_sampler_is_repeatable_over_a_restart(composer: Composer, sampler:
     for n in (1, 3, 5):
         finish(cut, fake, {"n_trials": n})
     assert points(cut) == points(whole)
+
+
+@pytest.mark.parametrize("sampler", ["cmaes", "qmc"])
+def test_a_sampler_that_needs_a_package_says_which(composer: Composer, sampler: str, monkeypatch) -> None:
+    monkeypatch.setattr("hysweep.study.definition.find_spec", lambda name: None)
+    assert "pip install 'hysweep[samplers]'" in refused(composer, LR, "study.n_trials=3", f"study.sampler={sampler}")
+
+
+NUMBERS = (LR, "rollout.temperature=interval(0.5,1.3)", "study.default_first=false", "study.seed=3")
+
+
+def test_cmaes_closes_in_on_the_best(composer: Composer) -> None:
+    """On two numbers, where its cloud moves; the same generations over a restart."""
+
+    def miss(point: dict) -> float:
+        return abs(math.log10(point["trainer.learning_rate"]) + 2.5) + abs(point["rollout.temperature"] - 0.7)
+
+    asked = (*NUMBERS, "study.sampler={name:cmaes,population_size:6}", "study.max_parallel=3")
+    whole = begin(composer, *asked, "study.n_trials=60", "study.name=whole")
+    finish(whole, FakeLauncher(lambda p, a: [-miss(p)]))
+    misses = [miss(p) for p in points(whole)]
+    first, last = sorted(misses[:12]), sorted(misses[-12:])
+    assert last[6] < 0.5 * first[6], (first, last)
+    cut = begin(composer, *asked, "study.n_trials=30", "study.name=cut")
+    fake = FakeLauncher(lambda p, a: [-miss(p)])
+    for n in (7, 20, 30):
+        finish(cut, fake, {"n_trials": n})
+    assert len(points(cut)) == 30 and statistics.median(miss(p) for p in points(cut)[-6:]) < first[6]
+
+
+@pytest.mark.parametrize("kind", ["sobol", "halton"])
+def test_qmc_fills_the_space_evenly(composer: Composer, kind: str) -> None:
+    """Of eight points of the sequence, one lies in each eighth of a range: at random that has one chance in 400."""
+    directory = begin(composer, *NUMBERS, "study.n_trials=9", f"study.sampler={{name:qmc,qmc_type:{kind}}}")
+    fake = FakeLauncher(rising)
+    for n in (1, 5, 9):  # over restarts
+        finish(directory, fake, {"n_trials": n})
+    drawn = points(directory)[1:]  # the sequence begins once a point has shown what varies
+    eighths = sorted(int((math.log10(p["trainer.learning_rate"]) + 4) / 2 * 8) for p in drawn)
+    assert eighths == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("wish", "most"),
+    [
+        ("study.confirm.seeds=100000", "at most 100"),
+        ("study.confirm.top=5000", "at most 100"),
+        ("study.max_parallel=1000000", "at most 10000"),
+        ("study.n_trials=100000000", "at most 100000"),
+        ("cluster.nodes=10000000", "at most 100000"),
+        ("cluster.gpus_per_node=1000000", "at most 4096"),
+        ("rollout.agent_workers=1000000", "at most 4096"),
+        ("reward.workers=1000000", "at most 4096"),
+    ],
+)
+def test_what_would_start_no_end_of_jobs_has_a_limit(composer: Composer, wish: str, most: str) -> None:
+    said = refused(composer, LR, "study.n_trials=3", "study.confirm.top=2", wish)
+    assert wish.partition("=")[0] in said and most in said
 
 
 def test_a_grid_by_name_runs_its_first_points(composer: Composer) -> None:

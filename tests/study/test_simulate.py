@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from hysweep.cli.simulate import Asked, Risks, simulate
@@ -159,7 +160,10 @@ def test_given_curves_decide_and_nothing_is_written(capsys):
 
 def test_what_is_kept_is_a_study(capsys):
     assert ask([FOUR, "study.name=here"], keep=Path("there")) == 0
-    assert len(StudyDirectory(Path("there/here")).trials()) == 4
+    kept = StudyDirectory(Path("there/here"))
+    assert len(kept.trials()) == 4
+    started = yaml.safe_load(kept.config_file.read_text())["command"]
+    assert started[-4:] == ["--step-s", "10.0", "--keep", "there"]
     with pytest.raises(BadInput, match="is there already"):
         ask([FOUR, "study.name=here"], keep=Path("there"))
 

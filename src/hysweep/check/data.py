@@ -27,6 +27,7 @@ def wants_of(t: Trial, with_tokenizer: bool = False) -> Wants:
     return Wants(
         knows=knows(t.reward),
         names_more=names_more(t.reward),
+        made_for=assets.RECIPE.data_source if t.reward.function_path == "embedded:reward" else None,
         lengths=tokenizer_lengths(model_path(t.model.path), t.model.trust_remote_code) if with_tokenizer else None,
         max_prompt_length=t.trainer.max_prompt_length,
         drops_longer=t.data.filter_overlong_prompts,
@@ -36,7 +37,8 @@ def wants_of(t: Trial, with_tokenizer: bool = False) -> Wants:
 
 
 def rows_are_sound(t: Trial) -> Iterator[Problem]:
-    """A glance at the files that are here: their shape, their first rows, whether they are enough for a step."""
+    """A glance at the files that are here: their shape, their first rows, whether they are enough for a
+    step, and how many are too long by their words alone."""
     source = assets.RECIPE.data_source
     for key in ("train_files", "val_files"):
         for name in getattr(t.data, key):
@@ -50,7 +52,8 @@ def rows_are_sound(t: Trial) -> Iterator[Problem]:
         routes = t.reward.function_path, repr(t.reward.routes), t.reward.model_path
         is_whole = len(train) == len(expand(t.data.train_files))
         batch = t.trainer.train_batch_size if is_whole else 0
-        yield from _glance(train, val, batch, t.data.reader, routes, _Asks(t))
+        lengths = t.model.path, t.trainer.max_prompt_length, t.data.filter_overlong_prompts
+        yield from _glance(train, val, batch, t.data.reader, (*routes, *lengths), _Asks(t))
 
 
 class _Asks:
@@ -82,14 +85,16 @@ def _glance(
     val: tuple[tuple[str, int, int], ...],
     batch: int,
     reader: str,
-    routes: tuple[object, ...],
+    wishes: tuple[object, ...],
     asks: _Asks,
 ) -> tuple[Problem, ...]:
     from dataclasses import replace
 
-    from hysweep.data.check import look
+    from hysweep.data.check import look, word_lengths
 
-    wants = replace(wants_of(asks.trial), batch=batch or None)
+    wants = wants_of(asks.trial)
+    lengths = word_lengths(model_path(asks.trial.model.path), asks.trial.trainer.max_prompt_length)
+    wants = replace(wants, batch=batch or None, lengths=lengths, is_least=True)
     try:
         return tuple(look([n for n, *_ in train], [n for n, *_ in val], wants, GLANCE).problems)
     except BadInput as e:

@@ -52,9 +52,10 @@ def function_problems(key: str, file: str, name: str, is_here: bool) -> Iterator
     except (SyntaxError, ValueError, OSError) as e:
         yield Problem(key, file, f"is no Python that can be read: {e}", "mend it", Stage.ROLLOUT)
         return
-    names = defined(tree)
-    if name not in names:
-        cure = suggest(name, names, file) if names else "it defines none"
+    if name not in defined(tree):
+        own = [n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        public = [n for n in own if not n.startswith("_")] or own
+        cure = suggest(name, public, file) if public else "it defines none"
         yield Problem(key, f"{file}:{name}", f"{file} has no such function", cure, Stage.ROLLOUT)
 
 

@@ -334,7 +334,8 @@ def reward() -> None:
     "--n", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Rows, from all over FILE."
 )
 @click.option("--answers", type=click.Path(path_type=Path), metavar="FILE",
-              help="A line a row: text, or JSON with row and answer. Else made of the ground truths.")  # fmt: skip
+              help="A line a row: text, or JSON with row and answer; these rows are tried. Else made of the "
+              "ground truths.")  # fmt: skip
 @click.option("--seed", default=0, type=int, metavar="N", help="Of which rows.")
 @click.option("--timeout", default=300.0, show_default=True, type=click.FloatRange(0, min_open=True),
               metavar="SECONDS", help="Give up where one answer takes longer.")  # fmt: skip

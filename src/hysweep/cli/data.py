@@ -15,6 +15,8 @@ import click
 
 from hysweep.schema import BadInput, Problem, Severity
 
+SUFFIXES = (".parquet", ".json", ".jsonl", ".csv", ".arrow")  # of files, so of no directory
+
 Watch = Any  # (bytes behind, rows)
 
 
@@ -96,6 +98,10 @@ def prepare(
                 click.echo(f"{row['name']:<14} {row['hub']:<38} {row['about']}")
         return 0
     where = out or Path(os.environ.get("DATA_DIR", "data"))
+    if where.suffix in SUFFIXES and not where.is_dir():
+        files = ", ".join(SETS[name].files.values()) if name in SETS else "its files"
+        why = f"is the name of a file, and a set has files of its own names: {files}"
+        raise BadInput(Problem("-o", where, why, f"name a directory for them, as -o {where.with_suffix('')}"))
     with watched(name, 0) as watch:
         done = make(name, where, source, keeps_repeats, force, watch)
     if as_json:
@@ -135,17 +141,29 @@ def check(
             continue
     with watched("looking", total) as watch:
         looked = look(train, val, wants, watch=watch)
+    unseen = _unseen(wants)
     bad = [p for p in looked.problems if p.severity is Severity.ERROR]
     if as_json:
-        click.echo(json.dumps(looked.as_dict(), indent=1, default=str))
+        click.echo(json.dumps(looked.as_dict() | {"not_looked_at": unseen}, indent=1, default=str))
         return 1 if bad else 0
     _print_files(looked.files, wants.lengths is not None)
     from hysweep.cli.desk import print_problems
     from hysweep.study import Preview
 
     print_problems([Preview({}, None, "", tuple(looked.problems))])
+    if unseen:
+        how = "name the trial that the files are for, as in" if wants.knows is None else "leave out"
+        what = "model=hy3 trainer.max_prompt_length=2048 reward=rule" if wants.knows is None else "--no-tokenizer"
+        click.echo(f"not looked at: {', '.join(unseen)}; {how} {what}")
     click.echo("no problem found" if not looked.problems else f"{len(bad)} to mend" if bad else "it can be trained on")
     return 1 if bad else 0
+
+
+def _unseen(wants: Any) -> list[str]:
+    """What nothing was said of that it takes to look."""
+    lengths = [] if wants.lengths else ["whether prompts are too long"]
+    trial = ["whether a reward scores them", "whether they are enough for a step"] if wants.knows is None else []
+    return lengths + trial
 
 
 def _build_tiny_model() -> None:

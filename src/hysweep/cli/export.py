@@ -13,11 +13,17 @@ from rich.progress import Progress
 from hysweep.cli.address import study_at
 from hysweep.cli.study import shown
 from hysweep.report import read_study
+from hysweep.report.export import FORMATS
 from hysweep.report.export import export as write
+from hysweep.schema import BadInput, Problem
 
 
 def export(path: Path, format: str, target: Path | None, as_json: bool) -> None:
     directory = study_at(path)
+    if target is not None and target.suffix.lstrip(".") in FORMATS and not target.is_dir():
+        why = "is the name of a file, and there are three: trials, metrics, ledger"
+        cure = f"name a directory for them, as -o {target.with_suffix('')} --format {target.suffix.lstrip('.')}"
+        raise BadInput(Problem("-o", target, why, cure))
     record = read_study(directory)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("metrics", total=len(record.trials))

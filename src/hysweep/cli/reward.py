@@ -10,9 +10,10 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +25,8 @@ from hysweep.cli.data import need_pyarrow
 from hysweep.report.words import clean
 from hysweep.rewards import encode
 from hysweep.schema import BadInput, Problem
+
+SHOWN = 5  # rows that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,13 @@ def try_reward(
 ) -> int:
     need_pyarrow()
     call = _call_of(reward, config_dirs)
-    rows = _rows(file, n, seed)
     given = _answers(answers) if answers is not None else {}
-    if answers is not None and not any(index in given for index, _ in rows):
-        raise BadInput(
-            Problem("--answers", answers, "answers none of the rows that are tried", "give a line for each row")
-        )
+    rows, total = _rows(file, n, seed, given if answers is not None else None)
+    if beyond := sorted(row for row in given if not 0 <= row < total):
+        why = f"answers rows that {file} does not have: {_some(beyond[:SHOWN], len(beyond))}"
+        raise BadInput(Problem("--answers", answers, why, f"its rows are 0 to {total - 1}"))
+    if answers is not None and not given:
+        raise BadInput(Problem("--answers", answers, "has no line", 'give lines, as {"row": 0, "answer": "42"}'))
     with _left_at_once(), redirect_stdout(sys.stderr):  # what a reward prints is no answer of ours
         loop = asyncio.new_event_loop()
         try:
@@ -70,6 +74,8 @@ def try_reward(
     differ = _differ(tried)
     if as_json:
         told = {"tried": [asdict(t) for t in tried], "failed": len(bad), "metrics_differ": differ}
+        if answers is not None:
+            told |= {"rows_without_answer": total - len(given), "answers_not_tried": len(given) - len(rows)}
         # what is no number is null
         whole = json.loads(json.dumps(told, default=str), parse_constant=lambda _: None)
         click.echo(json.dumps(whole, indent=1))
@@ -77,6 +83,12 @@ def try_reward(
         _print(tried)
         for t in bad[:3]:
             click.echo(f"row {t.row} ({clean(t.data_source, 60)}), {t.kind}: {t.said}")
+        if len(given) > len(rows):
+            click.echo(f"{len(rows)} of {len(given)} answers were tried: --n {len(given)} tries all")
+        if given and len(given) < total:
+            bare = total - len(given)
+            first = islice((row for row in range(total) if row not in given), SHOWN)
+            click.echo(f"{bare} of {total} rows have no answer, and were not tried: {_some(first, bare)}")
         if differ:
             click.echo(f"{differ}: verl looks for the metrics of a batch's first row in all; name the same for each")
         click.echo(
@@ -133,8 +145,12 @@ def _call_of(reward: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
     return {"routes": encode({"*": reward}, resolve)}
 
 
-def _rows(file: Path, n: int, seed: int) -> list[tuple[int, dict[str, Any]]]:
-    """So many rows from all over the file, each with its number."""
+def _some(first: Iterable[int], count: int) -> str:
+    return ", ".join(map(str, first)) + (f" and {count - SHOWN} more" if count > SHOWN else "")
+
+
+def _rows(file: Path, n: int, seed: int, among: Collection[int] | None) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+    """So many rows from all over the file, or from those `among` it, each with its number; and how many it has."""
     from hysweep.data.check import look, rows_of
 
     looked = look([str(file)], most_rows=1)
@@ -142,12 +158,17 @@ def _rows(file: Path, n: int, seed: int) -> list[tuple[int, dict[str, Any]]]:
         raise BadInput(*looked.problems)
     rng = random.Random(seed)
     kept: list[tuple[int, dict[str, Any]]] = []
+    total = looked_at = 0
     for index, row in enumerate(rows_of([str(file)])):  # a reservoir: the file may be larger than memory
+        total += 1
+        if among is not None and index not in among:
+            continue
+        looked_at += 1
         if len(kept) < n:
             kept.append((index, row))
-        elif (at := rng.randrange(index + 1)) < n:
+        elif (at := rng.randrange(looked_at)) < n:
             kept[at] = (index, row)
-    return sorted(kept, key=lambda pair: pair[0])
+    return sorted(kept, key=lambda pair: pair[0]), total
 
 
 def _answers(file: Path) -> dict[int, str]:

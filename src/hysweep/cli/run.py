@@ -212,9 +212,9 @@ def run_study(arguments: list[str], is_sweep: bool, config_dirs: Sequence[Path],
         print_problems(e.looked, err=True)
         return 1
     trials = begun.definition.n_trials
-    click.echo(
-        f"study {begun.definition.study.name}: {trials} trial{'s'[: trials != 1]}, in {shown(begun.directory.path)}"
-    )
+    more = begun.definition.most_trials - trials
+    counts = f"{trials} trial{'s'[: trials != 1]}" + (f" and {more} that confirm the best" if more else "")
+    click.echo(f"study {begun.definition.study.name}: {counts}, in {shown(begun.directory.path)}")
     return drive(begun.directory, begun.changes, detach)
 
 
@@ -238,14 +238,10 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             if word in ("--cfg", "-c", "--info", "-i", "--package", "-p"):
                 flags += [v for v in [next(rest, None)] if v is not None]
         elif word.startswith("-"):
-            raise BadInput(
-                Problem(
-                    word,
-                    "",
-                    "there is no such option",
-                    suggest(word, ["-m", "--multirun", "--detach", "--config-dir", *HYDRA_FLAGS]),
-                )
-            )
+            bare = word.lstrip("-")
+            known = suggest(word, ["-m", "--multirun", "--detach", "--config-dir", *HYDRA_FLAGS])
+            cure = f"an override has no dashes: {bare}" if "=" in bare and not known.startswith("did") else known
+            raise BadInput(Problem(word, "", "there is no such option", cure))
         else:
             overrides.append(word)
     return flags, overrides

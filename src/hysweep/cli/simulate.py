@@ -52,11 +52,26 @@ class Asked:
     seed: int
     keep: Path | None
 
+    def words(self) -> list[str]:
+        """As they are typed; what has its usual value is left out."""
+        given: list[tuple[str, object, object]] = [
+            *(("--cluster", text, None) for text in self.cluster),
+            ("--curves", self.curves, "model"),
+            ("--like", self.like, None),
+            ("--step-s", self.step_s, None),
+            ("--preempt-per-day", self.risks.preempt_per_day, 0.0),
+            ("--node-fail-per-day", self.risks.node_fail_per_day, 0.0),
+            ("--seed", self.seed, 0),
+            ("--keep", self.keep, None),
+        ]
+        return [word for name, value, usual in given if value != usual for word in (name, str(value))]
+
 
 def simulate(overrides: list[str], config_dirs: Sequence[Path], asked: Asked, as_json: bool) -> int:
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)
-    definition = define(composition, ["hysweep", "simulate", *overrides])
+    dirs = [word for d in config_dirs for word in ("--config-dir", str(d))]
+    definition = define(composition, ["hysweep", "simulate", *overrides, *asked.words(), *dirs])
     looked = preview(definition, composer)
     feasible = [p.trial for p in looked if p.is_feasible and p.trial is not None]
     if not feasible:

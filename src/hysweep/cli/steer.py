@@ -13,6 +13,7 @@ from hysweep.cli.address import study_at, study_to_drive
 from hysweep.report import read_study
 from hysweep.schema import BadInput
 from hysweep.study.controller import Controller
+from hysweep.study.home import settle_home
 from hysweep.study.storage import Unreachable
 from hysweep.track import Status, StudyDirectory
 
@@ -61,6 +62,7 @@ def pause(path: Path) -> int:
     """Leave the request, and carry it out unless a controller is there to do so. Returns 1 while something waits in a
     queue that may still begin."""
     directory = study_at(path)
+    settle_home(directory)
     if not directory.is_paused:
         directory.request_pause()
         directory.log("paused")

@@ -30,6 +30,7 @@ from hysweep.study import CHANGEABLE, load_definition
 from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move, refuse_unfit
 from hysweep.study.controller import Controller, composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
+from hysweep.study.home import settle_home
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
 from hysweep.study.storage import Unreachable
 from hysweep.track import PASSING, Cause, StudyDirectory, read_json
@@ -181,6 +182,7 @@ def status(path: Path, as_json: bool) -> None:
 
 def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:
     directory = study_to_drive(path)
+    settle_home(directory)
     changes = _changes(directory, overrides)
     was_paused = directory.is_paused
     if was_paused:
@@ -199,7 +201,7 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
 
 def _named(directory: StudyDirectory, there: Holder) -> str:
     """Who drives a study, with what it takes to look at it or to stop it."""
-    job = (read_json(directory.path / "controller.json") or {}).get("job")
+    job = (read_json(directory.controller_file) or {}).get("job")
     signed = "" if there.is_here else f", which signed {there.age:.0f} s ago"
     return f"{there}{signed}" + (f" (SLURM job {job})" if job and not there.is_here else "")
 
@@ -207,6 +209,7 @@ def _named(directory: StudyDirectory, there: Holder) -> str:
 def cancel(path: Path, addresses: list[str]) -> int:
     """Leave the request, and carry it out unless a controller is there to do so."""
     directory = study_at(path)
+    settle_home(directory)
     chosen = [trial_at(directory, a) for a in addresses]
     for trial in chosen:
         trial.request_cancel()

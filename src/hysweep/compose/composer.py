@@ -27,7 +27,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
@@ -512,6 +512,13 @@ class Composer:
         if isinstance(error, RecursionError):
             why = "goes round in a circle: a file, an alias or a reference names itself"
             return Problem("config", " ".join(overrides) or "(defaults)", why, "leave that name out")
+        if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+            group, _, name = error.missing_cfg_file.removesuffix(".yaml").rpartition("/")
+            if group in self.words.groups:
+                problem = self.words.problem(group, name)
+                file = re.search(r"In '(\w+/[^']+)'", str(error))  # of a sweep Hydra names the root
+                if problem is not None:
+                    return replace(problem, why=f"{problem.why}, in {file[1]}" if file else problem.why)
         if not isinstance(cause, OmegaConfBaseException):
             why = " ".join(line.strip() for line in message if line.strip())[:400]
             cure = "see `hysweep show --doc` for what there is"

@@ -79,7 +79,10 @@ class Vocabulary:
     def problem(self, key: str, value: Any) -> Problem | None:
         """What is wrong with naming `key` (and, for a group, with choosing `value`)."""
         if key in self.groups and value is not None and value not in self.groups[key]:
-            return Problem(key, value, f"there is no such {key}", suggest(str(value), self.groups[key]))
+            cure = suggest(str(value), self.groups[key])
+            if re.fullmatch(r"[A-Za-z][\w-]*", str(value)) and not cure.startswith("did"):
+                cure += f"; one of your own: --config-dir DIR, where {key}/{value}.yaml is"
+            return Problem(key, value, f"there is no such {key}", cure)
         if self.knows(key):
             return None
         if key in self.aliases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,16 @@ class Wants:
 
     knows      whether the trial's reward has a way to score a data_source
     names_more whether the reward gives a data_source's rows more metrics than it gives others
-    lengths    counts the tokens of chats
+    made_for   the only data_source that the trial's reward was made for, where there is one
+    lengths    counts the tokens of chats; with `is_least` never more than the trainer does
     batch      prompts of a step
     """
 
     knows: Callable[[str], bool] | None = None
     names_more: Callable[[str], bool] | None = None
+    made_for: str | None = None
     lengths: Lengths | None = None
+    is_least: bool = False
     max_prompt_length: int | None = None
     drops_longer: bool = False
     batch: int | None = None
@@ -59,6 +63,15 @@ class FileFacts:
     repeated: int = 0
     tokens: list[int] = field(default_factory=list)
     longer: int = 0
+
+    @property
+    def are_all_longer(self) -> bool:
+        return self.longer > 0 and self.longer == len(self.tokens)
+
+    @property
+    def left(self) -> int:
+        """Rows that are left where longer prompts are dropped: at most, of a file whose first rows were looked at."""
+        return 0 if self.are_all_longer else self.rows - self.longer
 
     def as_dict(self) -> dict[str, Any]:
         told = asdict(self) | {"data_sources": dict(self.data_sources)}
@@ -269,15 +282,24 @@ class _Look:
                           f"{count:,} rows of a source that the reward has no way to score",
                           "route it: reward=router with reward.routes, or set reward.function_path",
                           Stage.ROLLOUT)  # fmt: skip
+        if other := [name for name in facts.data_sources if wants.made_for not in (None, name)]:
+            count = sum(facts.data_sources[name] for name in other)
+            self._say(path, f"data_source: {shown(other[0])}",
+                      f"{count:,} rows are scored by the reward of the tiny task: 1 for the ground truth and not a "
+                      "word more, else 0",
+                      "choose one: reward=rule has those that verl knows, reward=router ready ones, as exact_match",
+                      Stage.NEVER, is_error=False)  # fmt: skip
         limit = wants.max_prompt_length
         if facts.tokens and limit is not None:
             facts.longer = sum(n > limit for n in facts.tokens)
             if facts.longer:
-                share = f"{facts.longer:,} of {len(facts.tokens):,} prompts are longer than {limit} tokens"
+                of = f"{'' if len(facts.tokens) == facts.rows else 'the first '}{len(facts.tokens):,}"
+                share = f"{facts.longer:,} of {of} prompts are longer than {limit} tokens"
                 ends = "left out" if wants.drops_longer else "cut on their left, the instruction first"
-                self._say(path, f"longest: {max(facts.tokens)}", f"{share}: they are {ends}",
-                          "raise trainer.max_prompt_length, or set data.filter_overlong_prompts=true",
-                          Stage.NEVER, is_error=False)  # fmt: skip
+                cure = "" if wants.drops_longer else ", or set data.filter_overlong_prompts=true"
+                self._say(path, f"longest: {max(facts.tokens)}",
+                          f"{'at least ' if wants.is_least else ''}{share}: they are {ends}",
+                          f"raise trainer.max_prompt_length{cure}", Stage.NEVER, is_error=False)  # fmt: skip
         if facts.repeated:
             self._say(path, facts.repeated, f"of {facts.seen:,} prompts are there before",
                       "hysweep data convert --unique leaves them out", Stage.NEVER, is_error=False)  # fmt: skip
@@ -290,10 +312,16 @@ class _Look:
         if self.wants.names_more is not None:
             for role in ("train", "val"):
                 self._mixed(role, self.wants.names_more)
-        rows = sum(f.rows - (f.longer if self.wants.drops_longer else 0) for f in self.files if f.role == "train")
-        is_known = rows and all(f.is_counted for f in self.files if f.role == "train")
+        for role in ("train", "val") if self.wants.drops_longer else ():
+            if (some := [f for f in self.files if f.role == role and f.rows]) and all(f.are_all_longer for f in some):
+                cure = f"raise trainer.max_prompt_length, {self.wants.max_prompt_length}"
+                self._say(f"{role}_files", 0, "rows are left: every prompt that was looked at is too long", cure)
+        train = [f for f in self.files if f.role == "train"]
+        rows = sum(f.left if self.wants.drops_longer else f.rows for f in train)
+        is_known = rows and all(f.is_counted for f in train)
         if self.wants.batch is not None and is_known and rows < self.wants.batch:
-            self._say("train_files", rows, f"are fewer rows than a step takes ({self.wants.batch}): nothing is trained",
+            are = "are left, fewer rows" if rows < sum(f.rows for f in train) else "are fewer rows"
+            self._say("train_files", rows, f"{are} than a step takes ({self.wants.batch}): nothing is trained",
                       "give more rows, or a smaller trainer.train_batch_size")  # fmt: skip
 
     def _mixed(self, role: str, names_more: Callable[[str], bool]) -> None:
@@ -407,6 +435,35 @@ def tokenizer_lengths(path: str, trust_remote_code: bool = False) -> Lengths:
         texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
         return [
             len(ids) for ids in tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        ]
+
+    return count
+
+
+def word_lengths(path: str, limit: int) -> Lengths:
+    """Counts the words of chats alone, without what the chat template puts around them; 0 for what is short enough at a
+    byte a token. Brings no trainer: it reads the tokenizer's file, once a prompt may be longer, and counts none where
+    that file, or a reader of it, is not here."""
+
+    @cache
+    def tokenizer() -> Any:
+        try:
+            from tokenizers import Tokenizer
+
+            found = Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
+        except Exception:  # the reader raises nothing more special
+            return None
+        found.no_truncation()
+        return found
+
+    def count(chats: list[list[dict[str, Any]]]) -> list[int]:
+        texts = [[m["content"] for m in chat if isinstance(m.get("content"), str)] for chat in chats]
+        sizes = [sum(len(text.encode("utf-8", "replace")) for text in some) for some in texts]
+        if max(sizes, default=0) > limit and tokenizer() is None:
+            return []
+        return [
+            sum(len(tokenizer().encode(text, add_special_tokens=False).ids) for text in some) if size > limit else 0
+            for some, size in zip(texts, sizes, strict=True)
         ]
 
     return count

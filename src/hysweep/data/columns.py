@@ -109,12 +109,15 @@ def parts_of(text: str, is_column: bool) -> list[tuple[str, bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A piece in verl's columns, without the index of its rows; and how many rows had no prompt, or no answer."""
+    """A piece in verl's columns, without the index of its rows; and how many rows had no prompt, or no answer.
+    `unmatched`: the first row of the piece in whose answer nothing counts, by --answer-regex or --boxed, and that
+    answer."""
 
     table: pa.Table
     extra: dict[str, pa.Array]
     no_prompt: int
     no_answer: int
+    unmatched: tuple[int, str] | None = None
 
 
 def make(table: pa.Table, recipe: Recipe) -> Made:
@@ -122,7 +125,7 @@ def make(table: pa.Table, recipe: Recipe) -> Made:
     table = table.combine_chunks()
     rows = table.num_rows
     prompt = _messages(table, recipe)
-    reward_model = _reward_model(table, recipe)
+    reward_model, unmatched = _reward_model(table, recipe)
     has_prompt = _has_words(prompt)
     has_answer = _has_text(reward_model)
     keep = pc.and_(has_prompt, has_answer)
@@ -150,7 +153,7 @@ def make(table: pa.Table, recipe: Recipe) -> Made:
     if dropped:
         out = out.filter(keep)
         extra = {name: array.filter(keep) for name, array in extra.items()}
-    return Made(out, extra, no_prompt, dropped - no_prompt)
+    return Made(out, extra, no_prompt, dropped - no_prompt, unmatched)
 
 
 # --- texts
@@ -318,7 +321,8 @@ def _has_words(chat: pa.Array) -> pa.Array:
 # --- answers
 
 
-def _reward_model(table: pa.Table, recipe: Recipe) -> pa.Array:
+def _reward_model(table: pa.Table, recipe: Recipe) -> tuple[pa.Array, tuple[int, str] | None]:
+    """And `Made.unmatched`."""
     style = _text(table, recipe.style, False)
     if recipe.answer:
         answer = _text(table, recipe.answer, True)
@@ -327,16 +331,21 @@ def _reward_model(table: pa.Table, recipe: Recipe) -> pa.Array:
         if own.type.get_field_index("ground_truth") < 0:
             raise BadInput(Problem("reward_model", own.type, "has no ground_truth", "name a column: --answer COLUMN"))
         if not (recipe.answer_regex or recipe.boxed):
-            return own
+            return own, None
         answer = as_text(pc.struct_field(own, "ground_truth"), "reward_model.ground_truth")
     else:
         why = f"is not said; the columns are {', '.join(table.column_names)}"
         raise BadInput(Problem("answer", "", why, "name one: --answer COLUMN"))
+    whole = answer
     if recipe.boxed:
         answer = pa.array([None if v is None else last_boxed(v) for v in answer.to_pylist()], pa.string())
     if recipe.answer_regex:
         answer = _extracted(answer, recipe.answer_regex)
-    return pa.StructArray.from_arrays([style, answer], names=["style", "ground_truth"])
+    made = pa.StructArray.from_arrays([style, answer], names=["style", "ground_truth"])
+    if answer is whole or answer.null_count == whole.null_count:
+        return made, None
+    first = pc.index(pc.and_(pc.is_null(answer), pc.is_valid(whole)), True).as_py()
+    return made, (first, whole[first].as_py())
 
 
 _FIRST = re.compile(r"(?<!\\)((?:\\\\)*)\((?!\?)")  # what opens the first group, if none is within brackets

@@ -34,7 +34,7 @@ Turned = Callable[[], Made]  # a piece in verl's columns, once it is called
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What became of the rows. `read` is the sum of the others."""
+    """What became of the rows. `read` is the sum of the others. `notes`: what one should know of it, a line each."""
 
     path: Path
     read: int
@@ -43,6 +43,7 @@ class Converted:
     no_answer: int
     repeated: int
     seconds: float
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"path": str(self.path)}
@@ -58,7 +59,8 @@ class Converted:
             if count
         ]
         rate = f"{self.rows:,} rows" if self.seconds < 1 else f"{self.rows:,} rows, {self.read / self.seconds:,.0f}/s"
-        return f"{self.path}: {rate}" + (f"; left out {', '.join(left)}, of {self.read:,}" if left else "")
+        told = f"{self.path}: {rate}" + (f"; left out {', '.join(left)}, of {self.read:,}" if left else "")
+        return "\n  ".join([told, *self.notes])
 
 
 def convert(
@@ -84,7 +86,17 @@ def convert(
     if path.exists() and any(_holds(Path(source.path), path) for source in sources):
         raise BadInput(Problem("-o", path, "is one of the files that are read", "give another name"))
     recipe = replace(recipe, split=recipe.split or split or "")
-    return write(_all(sources, recipe), path, is_unique, limit, workers, force, watch)
+    done = write(_all(sources, recipe), path, is_unique, limit, workers, force, watch, _counting(recipe))
+    if recipe.extra and any(source.kind == "csv" for source in sources):
+        names = ", ".join(recipe.extra)
+        note = f"in extra_info {names} stay text, as in the CSV: a reward has to convert what is a number"
+        done = replace(done, notes=(*done.notes, note))
+    return done
+
+
+def _counting(recipe: Recipe) -> str:
+    """What says which part of an answer counts."""
+    return f"--answer-regex {recipe.answer_regex!r}" if recipe.answer_regex else "--boxed"
 
 
 def _holds(source: Path, path: Path) -> bool:
@@ -125,14 +137,22 @@ def write(
     workers: int | None = None,
     force: bool = False,
     watch: Watch = lambda seen, rows: None,
+    counting: str = "",
 ) -> Converted:
-    """What is given, each turned into verl's columns on some core, as one file. See `convert`."""
+    """What is given, each turned into verl's columns on some core, as one file. See `convert`.
+
+    counting  what may find nothing in an answer, in words
+    """
     began = time.monotonic()
     workers = workers or len(os.sched_getaffinity(0))
     read = no_prompt = no_answer = repeated = 0
     seen_prompts: set[bytes] = set()
+    notes: tuple[str, ...] = ()
     with draft(path, force) as writer, ThreadPoolExecutor(workers) as pool:
         for position, made in _in_order(pool, given, workers + 1):
+            if made.unmatched is not None and not notes:
+                row, answer = made.unmatched
+                notes = (f"{counting} finds nothing in row {read + row}, whose answer is {_shortened(answer)!r}",)
             read += made.table.num_rows + made.no_prompt + made.no_answer
             no_prompt += made.no_prompt
             no_answer += made.no_answer
@@ -151,11 +171,14 @@ def write(
             if limit is not None and writer.rows >= limit:
                 break
         if not writer.rows:
-            raise BadInput(
-                Problem("SRC", f"{read} rows", "none has both a prompt and an answer", "look at the mapping")
-            )
+            why = "none has both a prompt and an answer" + "".join(f": {note}" for note in notes)
+            raise BadInput(Problem("SRC", f"{read} rows", why, "mend that" if notes else "look at the mapping"))
         rows = writer.rows
-    return Converted(path, read, rows, no_prompt, no_answer, repeated, time.monotonic() - began)
+    return Converted(path, read, rows, no_prompt, no_answer, repeated, time.monotonic() - began, notes)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _in_order(pool: ThreadPoolExecutor, given: Iterable[tuple[int, Turned]], most: int) -> Iterator[tuple[int, Made]]:

@@ -277,6 +277,7 @@ class StudyRecord:
     seeds      those that each point is run with; none: one run each
     overrides  the fixed overrides
     command    what started it
+    commits    what was checked out when it began, by directory
     read_at    when it was read
     faults     what could not be read, one line each
     """
@@ -288,6 +289,7 @@ class StudyRecord:
     overrides: tuple[str, ...]
     command: str
     versions: Mapping[str, str]
+    commits: Mapping[str, str]
     created: float | None
     trials: tuple[TrialRecord, ...]
     ledger: tuple[Booking, ...]
@@ -323,6 +325,19 @@ class StudyRecord:
     def pruner(self) -> Mapping[str, Any]:
         """The fields of `schema.Pruner`, as written."""
         return _mapping(self.settings.get("pruner"))
+
+    @property
+    def more_pruners(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(map(_mapping, _sequence(self.settings.get("pruners"))))
+
+    @property
+    def enqueued(self) -> tuple[Mapping[str, Any], ...]:
+        """The points that the study names to run first."""
+        return tuple(point for p in _sequence(self.settings.get("enqueue")) if (point := _mapping(p)))
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """The settings of a part of the study, as written; none where one word stands for all."""
+        return _mapping(self.settings.get(name))
 
     @property
     def pruned_by(self) -> str:
@@ -554,6 +569,7 @@ def read_study(
         overrides=tuple(str(o) for o in _sequence(asked.get("overrides"))),
         command=_command(asked.get("command")),
         versions={str(k): str(v) for k, v in _mapping(asked.get("versions")).items()},
+        commits={str(k): str(v) for k, v in _mapping(asked.get("commits")).items()},
         created=_finite(asked.get("created")),
         trials=tuple(trials),
         ledger=ledger,

@@ -99,7 +99,7 @@ def history(record: StudyRecord, groups: Groups) -> Figure | None:
 
 
 def importance(record: StudyRecord, of: Importances | None) -> Figure | None:
-    if of is None:
+    if of is None or not of.shares:
         return None
     names = words.short_keys(record.keys)
     shares = list(of.shares.items())[::-1]
@@ -126,6 +126,16 @@ def importance(record: StudyRecord, of: Importances | None) -> Figure | None:
         Table("data-importances", "Importance of each key", [Column("key", is_head=True), Column("share", True),
               Column("evaluator")], rows),
     )  # fmt: skip
+
+
+def untold(record: StudyRecord, of: Importances | None) -> str:
+    """Of keys whose importance is not among those shown, since every completed trial has the same value."""
+    if of is None or not of.untold:
+        return ""
+    done = _done(record)
+    same = ", ".join(f"{key} = {words.value(key, done[0].point[key], record.space)}" for key in of.untold)
+    have = "has one value" if len(of.untold) == 1 else "have one value each"
+    return f"What mattered cannot be told of what {have} in all {of.trials} completed trials: {same}."
 
 
 class _Scale:
@@ -301,7 +311,7 @@ def _choice(
 def contour(record: StudyRecord, groups: Groups, of: Importances | None) -> Figure | None:
     """A map of the objective over the two numbers that mattered most, between the trials by their distance."""
     done = _done(record)
-    order = list(of.shares) if of else list(record.keys)
+    order = list(of.shares) if of and of.shares else list(record.keys)
     keys = [k for k in order if k != SEED and is_numeric(record, k) and all(t.point.get(k) is not None for t in done)
             and len({t.point[k] for t in done}) > 3][:2]  # fmt: skip
     if len(keys) < 2 or len(done) < 6:

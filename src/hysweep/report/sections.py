@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped, unused-ignore]
@@ -24,6 +25,7 @@ from hysweep.report.ranking import Ranking, ranking
 from hysweep.report.records import AXES, SCORE, AttemptRecord, Standing, StudyRecord, TrialRecord
 from hysweep.schema import BadInput
 from hysweep.schema.override import emit
+from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS
 from hysweep.study.importance import Importances
 from hysweep.track import Cause, Phase
 
@@ -379,12 +381,34 @@ def _asked(view: View) -> Html | None:
         facts.append(("Fixed", join(element("code", o, class_="chip") for o in record.overrides)))
     if record.command:
         facts.append(("Started by", _command("command", record.command)))
+    if record.settings:
+        facts.append(("Searched by", join(element("code", text, class_="chip") for text in _search_words(record))))
+    if enqueued := [words.label(point, record.space) for point in record.enqueued]:
+        facts.append(("Run first", join(element("code", text, class_="chip") for text in enqueued)))
+    if record.commits:
+        facts.append(
+            ("Commit", join((f"{commit} of {Path(where).name}" for where, commit in record.commits.items()), " · "))
+        )
     if record.versions:
         facts.append(("Versions", join((f"{name} {version}" for name, version in record.versions.items()), " · ")))
     if not facts:
         return None
     rows = (join([element("dt", name), element("dd", told)]) for name, told in facts)
     return element("div", element("dl", *rows, class_="facts"), class_="panel")
+
+
+def _search_words(record: StudyRecord) -> list[str]:
+    """The seed, the sampler and each pruner with all that it reads."""
+    sampler = {"name": record.sampler} | dict(record.part("sampler"))
+    told = [f"seed {record.setting('seed')}", _with_options(sampler, SAMPLER_OPTIONS, "sampler")]
+    rules = [rule for rule in (record.pruner, *record.more_pruners) if rule.get("name") not in (None, "none")]
+    every = {name: ("metric", "direction", "min_steps", *options) for name, options in PRUNER_OPTIONS.items()}
+    return told + [_with_options(rule, every, "pruner") for rule in rules]
+
+
+def _with_options(given: Mapping[str, Any], read: Mapping[str, Sequence[str]], kind: str) -> str:
+    options = [f"{k} {given[k]}" for k in read.get(str(given["name"]), ()) if given.get(k) is not None]
+    return ", ".join([f"{kind} {given['name']}", *options])
 
 
 def _leaderboard(view: View) -> Html | None:
@@ -495,7 +519,9 @@ def _curve_section(view: View) -> Html | None:
 def _search_section(view: View) -> Html | None:
     if not view.searched:
         return None
-    return join([_marks(view), _figures(view.searched)])
+    told = searching.untold(view.record, view.importances)
+    note = element("p", told, class_="soft small") if told else None
+    return join([_marks(view), note, _figures(view.searched)])
 
 
 def _ran_section(view: View) -> Html | None:

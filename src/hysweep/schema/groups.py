@@ -543,7 +543,7 @@ class Rollout:
         True, "give the cache's memory back while training", f"{ROLLOUT}.free_cache_engine", learned=False
     )
     agent_workers: int = knob(
-        8, "processes that drive generation", f"{ROLLOUT}.agent.num_workers", learned=False, low=1
+        8, "processes that drive generation", f"{ROLLOUT}.agent.num_workers", learned=False, low=1, high=4096
     )
 
 
@@ -571,7 +571,9 @@ class Data:
         learned=False,
     )
     shuffle: bool = knob(True, "shuffle the training set", "data.shuffle")
-    loader_workers: int = knob(8, "processes that load rows", "data.dataloader_num_workers", learned=False, low=0)
+    loader_workers: int = knob(
+        8, "processes that load rows", "data.dataloader_num_workers", learned=False, low=0, high=1024
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -601,7 +603,7 @@ class Reward:
     retries: int = knob(3, "more tries of a request that failed", when=ROUTED, learned=False, low=0)
     batch: int = knob(16, "most rows of a request", unit="rows", when=ROUTED, learned=False, low=1)
     concurrent: int = knob(
-        8, "most requests of one scoring process at once", unit="requests", when=ROUTED, learned=False, low=1
+        8, "most requests of one scoring process at once", unit="requests", when=ROUTED, learned=False, low=1, high=4096
     )
     model_path: str | None = knob(None, "reward model, in Hugging Face format", "reward.reward_model.model_path")
     model_engine: str = knob(
@@ -630,13 +632,24 @@ class Reward:
         high=1,
     )
     model_nodes: int = knob(
-        0, "nodes of its own; 0: it shares the trainer's GPUs", when=WITH_REWARD_MODEL, learned=False, low=0
+        0,
+        "nodes of its own; 0: it shares the trainer's GPUs",
+        when=WITH_REWARD_MODEL,
+        learned=False,
+        low=0,
+        high=100_000,
     )
     sandbox_url: str | None = knob(
         None, "Sandbox Fusion that runs code for verl's routing", "reward.sandbox_fusion.url", learned=False
     )
     sandbox_concurrent: int = knob(
-        64, "most programs at once", "reward.sandbox_fusion.max_concurrent", when=WITH_SANDBOX, learned=False, low=1
+        64,
+        "most programs at once",
+        "reward.sandbox_fusion.max_concurrent",
+        when=WITH_SANDBOX,
+        learned=False,
+        low=1,
+        high=100_000,
     )
     sandbox_memory_mib: int = knob(
         1024, "memory of a program", "reward.sandbox_fusion.memory_limit_mb", unit="MiB", when=WITH_SANDBOX, low=1
@@ -654,7 +667,7 @@ class Reward:
     overlong_log: bool = knob(
         True, "DAPO: log the penalty as a metric", when={"reward.manager": ("dapo",)}, learned=False
     )
-    workers: int = knob(8, "processes that score", "reward.num_workers", learned=False, low=1)
+    workers: int = knob(8, "processes that score", "reward.num_workers", learned=False, low=1, high=4096)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -740,13 +753,14 @@ class Trainer:
 class Cluster:
     name: str = knob(doc="name in tables and labels", learned=False)
     launcher: str = knob("local", "who starts jobs", choices=("local", "slurm", "ray_job"), learned=False)
-    nodes: int = knob(1, "nodes a trial", "trainer.nnodes", learned=False, low=1)
+    nodes: int = knob(1, "nodes a trial", "trainer.nnodes", learned=False, low=1, high=100_000)
     gpus_per_node: int = knob(
         1,
         "GPUs a node; on a machine with none: worker slots",
         "trainer.n_gpus_per_node",
         learned=False,
         low=1,
+        high=4096,
     )
     gpu: str | None = knob(None, "kind of GPU; null: none, verl runs on the CPU", learned=False)
     gpu_memory_gib: float | None = knob(None, "memory of a GPU", unit="GiB", when=ON_GPU, learned=False, low=1)

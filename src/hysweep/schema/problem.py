@@ -55,18 +55,19 @@ class BadInput(Exception):
 def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The names among `known` that `word` was probably meant to be, best first.
 
-    Looks first at the last part of dotted names: the same word elsewhere (``tensor`` for
-    ``parallelism.tensor``), initials (``lr`` for ``learning_rate``), then at spelling.
+    Looks first at the last part of dotted names: the same word elsewhere (``tensor`` for ``parallelism.tensor``),
+    initials (``lr`` for ``learning_rate``), a part (``oom`` for ``cuda_oom``), then at spelling.
     """
     known = list(known)
     tail, tails = word.rsplit(".", 1)[-1], {name: name.rsplit(".", 1)[-1] for name in known}
     same = [name for name in known if tails[name] == tail]
     initials = [name for name in known if "_" in tails[name] and _initials(tails[name]) == tail]
     longer = [name for name in known if tails[name].startswith(f"{tail}_")]
+    parts = [name for name in known if len(tail) > 2 and tail in tails[name].split("_")]
     spelled = get_close_matches(word, known, n=count, cutoff=0.6)
     within = set(get_close_matches(tail, tails.values(), n=count, cutoff=0.7))
     group = [n for n in known if tails[n] in within and n.partition(".")[0] == word.partition(".")[0]]
-    return list(dict.fromkeys(same + initials + longer + group + spelled))[:count]
+    return list(dict.fromkeys(same + initials + longer + parts + group + spelled))[:count]
 
 
 def _initials(name: str) -> str:

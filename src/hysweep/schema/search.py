@@ -15,12 +15,16 @@ class Sampler:
 
     name: str = knob("tpe", "", choices=("tpe", "cmaes", "nsgaii", "qmc", "random", "grid"), learned=False)
     n_startup_trials: int | None = knob(
-        None, "tpe, cmaes: so many random points before it begins to learn", learned=False, low=0
+        None, "tpe, cmaes: so many random points before it begins to learn", learned=False, low=0, high=100_000
     )
-    n_ei_candidates: int | None = knob(None, "tpe: candidates of which it takes the best", learned=False, low=1)
+    n_ei_candidates: int | None = knob(
+        None, "tpe: candidates of which it takes the best", learned=False, low=1, high=100_000
+    )
     multivariate: bool = knob(True, "tpe: parameters are chosen together, not one by one", learned=False)
     constant_liar: bool = knob(True, "tpe: keeps away from the points that still run", learned=False)
-    population_size: int | None = knob(None, "cmaes, nsgaii: points of a generation", learned=False, low=2)
+    population_size: int | None = knob(
+        None, "cmaes, nsgaii: points of a generation", learned=False, low=2, high=100_000
+    )
     sigma0: float | None = knob(None, "cmaes: how widely it looks at first", learned=False, low=0)
     mutation_prob: float | None = knob(None, "nsgaii: how often a parameter is changed", learned=False, low=0, high=1)
     crossover_prob: float | None = knob(None, "nsgaii: how often two parents are mixed", learned=False, low=0, high=1)
@@ -121,8 +125,8 @@ class Promote:
 class Confirm:
     """When the search is over, the best points are run again with new seeds: a winner is more than luck."""
 
-    top: int = knob(0, "so many points; 0: none", learned=False, low=0)
-    seeds: int = knob(3, "with so many new seeds each", learned=False, low=1)
+    top: int = knob(0, "so many points; 0: none", learned=False, low=0, high=100)
+    seeds: int = knob(3, "with so many new seeds each", learned=False, low=1, high=100)
 
 
 def spell_out(study: MutableMapping[Any, Any]) -> None:

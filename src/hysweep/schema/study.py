@@ -64,9 +64,10 @@ class Study:
     last: int = knob(5, "mean_last: the mean of so many last values", learned=False, low=1)
     direction: str = knob("maximize", "which values are good", choices=("maximize", "minimize"), learned=False)
     n_trials: int | None = knob(
-        None, "trials in total, also over restarts; null: every point of a finite space", learned=False, low=1
-    )
-    max_parallel: int = knob(1, "trials in flight", learned=False, low=1)
+        None, "trials in total, also over restarts; null: every point of a finite space", learned=False, low=1,
+        high=100_000,
+    )  # fmt: skip
+    max_parallel: int = knob(1, "trials in flight", learned=False, low=1, high=10_000)
     objectives: list[Objective] = knob(
         factory=list,
         doc="several things to optimise at once, in place of metric, direction, reduce and last; each has these four",

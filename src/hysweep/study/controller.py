@@ -34,6 +34,7 @@ from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, nearest, trial_id
 from hysweep.study.changes import CLUSTER, as_plain, changed, is_of_cluster, later, moved
 from hysweep.study.definition import load_definition
+from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import Ledger, booking, worst_case
 from hysweep.study.notify import Notifier
@@ -113,7 +114,9 @@ class Controller:
         return self.enter()
 
     def enter(self, wait_s: float = 0.0) -> Controller:
-        """Take the study. Raises BadInput when another controller has it, still after `wait_s` seconds."""
+        """Take the study. Raises BadInput when another controller has it, still after `wait_s` seconds, and when its
+        jobs are those of another directory."""
+        settle_home(self.directory)
         self._lock.acquire(wait_s)
         try:
             self._open()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -110,6 +111,7 @@ class Definition:
             "command": list(self.command),
             "created": self.created or time.time(),
             "env": self.env,
+            "commits": _commits(Path(self.cwd), Path(hysweep.__file__).parent),
             "versions": _versions(),
         }
         return OmegaConf.to_yaml(OmegaConf.create(content))
@@ -393,6 +395,26 @@ def _name_by_content(composition: Composition) -> str:
         "space": composition.space.as_dict(),
     }
     return f"{kind}-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:6]}"
+
+
+def _commits(*directories: Path) -> dict[str, str]:
+    """What is checked out where a study begins and where hysweep itself lies, by the checkout's directory; a commit
+    that ends in -dirty was changed since."""
+    found = {}
+    for directory in directories:
+        git = ["git", "-C", str(directory)]
+        told = (
+            [*git, "rev-parse", "--show-toplevel"],
+            [*git, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        )
+        try:
+            root, commit = (
+                subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True) for argv in told
+            )
+        except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+            continue
+        found[root.stdout.strip()] = commit.stdout.strip()
+    return found
 
 
 def _versions() -> dict[str, str]:

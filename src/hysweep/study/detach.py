@@ -31,7 +31,7 @@ def detach_here(directory: StudyDirectory) -> str:
 
 def detach_to_slurm(directory: StudyDirectory, study: Study, site: Cluster) -> str:
     """Submit the job; returns what to call it. Raises BadInput when one is there, or when SLURM takes none."""
-    note = directory.path / "controller.json"
+    note = directory.controller_file
     before = str((read_json(note) or {}).get("job", ""))
     if before and not _is_over(before):
         cure = f"look at it with squeue --jobs={before}, or end it with scancel {before}"

@@ -17,12 +17,14 @@ FEW = 30  # below it the ranking is a hint
 
 @dataclass(frozen=True, slots=True)
 class Importances:
-    """shares: by key, the most important first; together 1. left_out: keys that not every trial has."""
+    """shares: by key, the most important first; together 1, or none where fewer than two keys can be compared.
+    left_out: keys that not every trial has. untold: keys of which every trial has the same value."""
 
     evaluator: str
     trials: int
     shares: Mapping[str, float]
     left_out: tuple[str, ...]
+    untold: tuple[str, ...] = ()
 
     @property
     def is_a_hint(self) -> bool:
@@ -33,14 +35,17 @@ def importances(
     points: Sequence[Mapping[str, Any]], values: Sequence[float], is_maximised: bool, logged: Collection[str]
 ) -> Importances | None:
     """Of completed trials. `logged`: keys that are compared by their logarithm. None where there is nothing to tell:
-    too few trials, fewer than two keys that all of them have."""
+    too few trials, or fewer than two keys, of those that all of them have, that could be compared."""
     measured = [(p, v) for p, v in zip(points, values, strict=True) if math.isfinite(v)]
-    keys = [
-        k for k in dict.fromkeys(k for p, _ in measured for k in p) if len({repr(p.get(k)) for p, _ in measured}) > 1
-    ]
+    named = dict.fromkeys(k for p, _ in measured for k in p)
+    keys = [k for k in named if len({repr(p.get(k)) for p, _ in measured}) > 1]
+    untold = tuple(k for k in named if k not in keys)
     shared = [k for k in keys if all(k in p for p, _ in measured)]
-    if len(measured) < LEAST or len(shared) < 2 or len({v for _, v in measured}) == 1:
+    left_out = tuple(k for k in keys if k not in shared)
+    if len(measured) < LEAST or len({v for _, v in measured}) == 1:
         return None
+    if len(shared) < 2:
+        return Importances("PED-ANOVA", len(measured), {}, left_out, untold) if untold else None
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
@@ -59,8 +64,7 @@ def importances(
         return None
     finally:
         optuna.logging.set_verbosity(before)
-    left_out = tuple(k for k in keys if k not in shared)
-    return Importances("PED-ANOVA", len(measured), dict(found), left_out) if found else None
+    return Importances("PED-ANOVA", len(measured), dict(found), left_out, untold) if found else None
 
 
 def _is_number(value: Any) -> bool:

@@ -142,7 +142,8 @@ def percentile(case: Case) -> str | None:
     bar = bar_of(there, kept, case.direction)
     if math.isnan(case.best) or not case.is_better(bar, case.best):
         return None
-    return f"{case.said}, and the best {kept:g} % of {len(there)} completed ones had {bar:.4g} there"
+    best = f"up to step {case.step} its best {case.metric} was {case.best:.4g}"
+    return f"{best}, and the best {kept:g} % of {len(there)} completed ones had {bar:.4g} there"
 
 
 def successive_halving(case: Case) -> str | None:

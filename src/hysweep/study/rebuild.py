@@ -23,6 +23,7 @@ from hysweep.schema import BadInput
 from hysweep.schema.job import Job
 from hysweep.study.controller import Controller
 from hysweep.study.definition import load_definition
+from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import booking
 from hysweep.study.storage import mend_journal, name_in_storage, open_storage
@@ -40,6 +41,7 @@ class Rebuilt:
 def rebuild(directory: StudyDirectory, launchers: Callable[[str], Launcher] = launcher) -> Rebuilt:
     """Raises BadInput when somebody drives the study, or when it is none."""
     definition = load_definition(directory, Composer([directory.conf], shipped=False))
+    settle_home(directory)
     found = Rebuilt()
     lock = StudyLock(directory)
     lock.acquire()

@@ -3,7 +3,7 @@
 from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict, settle
 from hysweep.track.checkpoints import checkpoint_step, set_aside, superfluous
 from hysweep.track.clock import now, telling
-from hysweep.track.directory import SIMULATED, AttemptDirectory, StudyDirectory, TrialDirectory
+from hysweep.track.directory import SIMULATED, AttemptDirectory, Place, StudyDirectory, TrialDirectory
 from hysweep.track.files import PASSING, append_line, read_json, read_lines, thrown_away, write_json, write_text
 from hysweep.track.metrics import curve_of, logged, matching
 from hysweep.track.records import Booking, Claim, End, State, Status
@@ -19,6 +19,7 @@ __all__ = [
     "Claim",
     "End",
     "Phase",
+    "Place",
     "State",
     "Status",
     "StudyDirectory",

@@ -1,7 +1,7 @@
 """The directory of a study and of its trials: the truth. Everything else is an index of it.
 
 <study>/study.yaml  changes.json  conf/  events.jsonl  ledger.jsonl  journal.log  lock  driver.json  report.html
-        cancel, pause (asked for by others)
+        home.json (its place)   cancel, pause (asked for by others)
         trials/0007-3fa9c1d2e4b5/   trial.yaml  point.json  state.json (one writer: the controller)
             attempts/1/             job.json  overrides.txt  env.json  node.json (the claim)  driver.log
                                     ray-0.log  metrics.jsonl  end.json
@@ -15,9 +15,10 @@ import math
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -214,6 +215,23 @@ class TrialDirectory:
         return os.path.exists(f"{self.path}/cancel")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of a directory: its real path on a host, and what that path leads to."""
+
+    path: str
+    host: str
+    inode: int
+
+    @classmethod
+    def of(cls, directory: Path) -> Place:
+        return cls(os.path.realpath(directory), socket.gethostname(), os.stat(directory).st_ino)
+
+    def is_that_of(self, other: Place) -> bool:
+        """Whether both are one directory, which another host may see under another path."""
+        return self.path == other.path or (self.inode == other.inode and self.host != other.host)
+
+
 SIMULATED = "holds a simulated study, and no real job goes on with that"
 
 
@@ -252,6 +270,18 @@ class StudyDirectory:
         return self.path / "driver.json"
 
     @property
+    def controller_file(self) -> Path:
+        """The SLURM job that drives the study, where one does."""
+        return self.path / "controller.json"
+
+    def home(self) -> Place | None:
+        """Where its jobs know it to be: elsewhere than it is once it was moved or copied."""
+        return _record(self.path / "home.json", lambda said: Place(**said))
+
+    def save_home(self, place: Place) -> None:
+        write_json(self.path / "home.json", asdict(place))
+
+    @property
     def report_file(self) -> Path:
         return self.path / "report.html"
 
@@ -266,6 +296,7 @@ class StudyDirectory:
             target.write_text(text, encoding="utf-8")
         (draft / "trials").mkdir(parents=True, exist_ok=True)
         write_text(draft / "study.yaml", study_yaml)
+        StudyDirectory(draft).save_home(replace(Place.of(draft), path=os.path.realpath(self.path)))
         try:
             os.rename(draft, self.path)
         except BaseException:

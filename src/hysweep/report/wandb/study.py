@@ -80,7 +80,7 @@ def tables(record: StudyRecord) -> dict[str, tuple[list[str], list[list[Any]]]]:
     if record.ledger:
         entries = [entry.as_dict() for entry in record.ledger]
         found["ledger"] = (list(entries[0]), [[_cell(v) for v in entry.values()] for entry in entries])
-    if ranked := importances_of(record):
+    if (ranked := importances_of(record)) and ranked.shares:
         shares = [[key, share, ranked.evaluator, ranked.trials] for key, share in ranked.shares.items()]
         found["importances"] = (["key", "share", "evaluator", "trials"], shares)
     return found

@@ -1,0 +1,52 @@
+"""Where a study is at home: its jobs write to its real path, and are found by it.
+
+A directory that was moved or copied makes itself at home where it is, but never while jobs may be in flight: those
+belong to where it came from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from hysweep.schema import BadInput, Problem
+from hysweep.track import Place, Status, StudyDirectory, TrialDirectory
+
+
+def settle_home(directory: StudyDirectory) -> None:
+    """Whoever is to drive a study, or to stop something of it, calls this first. Raises BadInput when what may be in
+    flight is another directory's."""
+    here, home = Place.of(directory.path), directory.home()
+    if home is not None:
+        if home.is_that_of(here):
+            return
+        is_copy = StudyDirectory(Path(home.path)).exists
+        came = f"is a copy of {home.path}" if is_copy else f"was moved from {home.path}"
+        if open_ones := [t for t in directory.trials() if _may_have_job(t)]:
+            back = f"hysweep resume {home.path}" if is_copy else f"mv {here.path} {home.path}"
+            names = " ".join(f"trials/{t.path.name}" for t in open_ones[:5]) + (" ..." if len(open_ones) > 5 else "")
+            why = f"{came}, and {len(open_ones)} of its trials were in flight: their jobs are not this directory's"
+            cure = f"go on there: {back}; or remove {names} here, and these trials begin anew"
+            raise BadInput(Problem("DIR", directory.path, why, cure))
+        if is_copy and _is_in_database(directory):
+            why = f"{came}, and the database of study.storage has one study for both"
+            raise BadInput(Problem("DIR", directory.path, why, f"go on there: hysweep resume {home.path}"))
+        for of_another in (directory.driver_file, directory.controller_file):
+            of_another.unlink(missing_ok=True)
+        directory.log("moved", home=home.path, is_copy=is_copy)
+    directory.save_home(here)
+
+
+def _is_in_database(directory: StudyDirectory) -> bool:
+    try:
+        return yaml.safe_load(directory.config_file.read_text(encoding="utf-8"))["study"]["storage"] is not None
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+        return False  # load_definition says what is wrong with it
+
+
+def _may_have_job(trial: TrialDirectory) -> bool:
+    state = trial.state_if_legible()
+    if state is None:
+        return any(a.is_prepared for a in trial.attempts())
+    return state.status in (Status.SUBMITTING, Status.SUBMITTED)
