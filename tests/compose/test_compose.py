@@ -49,6 +49,13 @@ def test_a_group_switches_whole(composer: Composer) -> None:
         ("rollout.n=null", "is no whole number"),
         ("a=b,c=d", "quote"),
         ("~algorithmm", "no such key"),
+        ("cluster.timeout_min=99999999999", "at most 525600"),
+        ("cluster.srun_args=[null]", "null: is no text; give one"),
+        ("cluster.additional_parameters=abc", "is no mapping; give one, as {NAME: VALUE}"),
+        ("cluster.additional_parameters=[a]", "is no mapping"),
+        ("cluster.env={A: null}", "needs a value"),
+        ('cluster.env={A: "a\0b"}', "NUL"),
+        ('cluster.setup=["a\0b"]', "NUL"),
     ],
 )
 def test_one_clear_error(composer: Composer, override: str, says: str) -> None:

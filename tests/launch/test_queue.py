@@ -255,6 +255,12 @@ def test_refusals_that_pass_and_that_do_not(tools, new_attempt, said: str, fault
         ("Requested node configuration is not available", "cluster.nodes"),
         ("Node count specification invalid", "cluster.nodes"),
         ("unrecognized option '--frob'", "cluster.additional_parameters"),
+        ("invalid option -- 'Z' Try \"sbatch --help\" for more information", "cluster.additional_parameters"),
+        ("Invalid license specification", "cluster.additional_parameters"),
+        ("Invalid --mail-type specification", "cluster.mail_type"),
+        ("Invalid --nice value, out of range (+/- 2147483645)", "cluster.nice"),
+        ("Invalid --mem specification", "cluster.memory_gib"),
+        ("Invalid --signal specification", "cluster.signal_delay_s"),
         ("something else", None),
     ],
 )
@@ -281,6 +287,8 @@ def test_what_the_submitting_shell_is_does_not_reach_the_job(
         monkeypatch.setenv(name, "stale")
     monkeypatch.setenv("SLURM_CONF", "/etc/x/slurm.conf")
     monkeypatch.setenv("SBATCH_ACCOUNT", "abc")
+    for name in ("ARRAY_INX", "JOB_NAME", "OUTPUT", "EXPORT", "WAIT", "CLUSTERS"):  # the launcher's own: lost else
+        monkeypatch.setenv(f"SBATCH_{name}", "stale")
     monkeypatch.setenv("WANDB_API_KEY", "the-secret")
     attempt = new_attempt(launcher="slurm")
     assert SlurmLauncher().submit(attempt) == "4711"

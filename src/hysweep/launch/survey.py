@@ -147,7 +147,8 @@ def _submit(answer: Answer) -> Problem | None:
         answer.job_id = SlurmLauncher().send(attempt.path / "job.sbatch")
     except (Busy, Refused) as e:
         what = f"constraint {answer.kind}" if answer.kind else answer.job.site.name
-        return Problem("--cluster", what, f"no job was taken: {e}", "mend cluster.* as it says")
+        key = (e.setting if isinstance(e, Refused) else None) or "cluster.*"
+        return Problem("--cluster", what, f"no job was taken: {e}", f"mend {key} as it says")
     return None
 
 
