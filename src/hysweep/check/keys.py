@@ -219,3 +219,5 @@ def environment_is_free(t: Trial) -> Iterator[Problem]:
             yield Problem(f"cluster.env.{name}", value, why, "leave it out", Stage.NEVER)
         elif not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             yield Problem(f"cluster.env.{name}", value, "is no name of a variable", "write it as NAME", Stage.START)
+        elif not isinstance(value, str):  # OmegaConf lets a list through
+            yield Problem(f"cluster.env.{name}", value, "is no text", "give one", Stage.START)

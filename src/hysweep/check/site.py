@@ -117,9 +117,8 @@ def is_filled_in(t: Trial) -> Iterator[Problem]:
         elif re.search(r"[\x00-\x1f\x7f]", value):
             why = "holds a line break or a control character, which no option of sbatch can"
             yield Problem(f"cluster.{key}", repr(value), why, "write it in one line", Stage.START)
-        elif not value.strip() and key not in ("nodelist", "exclude"):  # of these another rule says it
-            cure = "leave it out" if "." in key else "give a value, or null"
-            yield Problem(f"cluster.{key}", repr(value), "is empty", cure, Stage.START)
+        elif not value.strip():
+            yield Problem(f"cluster.{key}", repr(value), "is empty", "leave it out", Stage.START)
 
 
 def _texts(c: Cluster) -> Iterator[tuple[str, str]]:
@@ -171,7 +170,7 @@ def container_has_image(t: Trial) -> Iterator[Problem]:
 def gres_counts_gpus(t: Trial) -> Iterator[Problem]:
     """Ray would wait for GPUs that were never asked for, or leave some idle."""
     c = t.cluster
-    if not _on_slurm(t) or c.gpu is None or not (c.gres or "").strip():
+    if not _on_slurm(t) or c.gpu is None or not c.gres:
         return
     try:
         count = gpus_of(c.gres)

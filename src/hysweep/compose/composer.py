@@ -230,8 +230,8 @@ class Composer:
         the config's own value. Raises BadInput with all problems found.
         """
         given = parse_overrides(translated(self._with_names(overrides)), self.words)
-        if self._numbers_for_texts:
-            raise BadInput(*self._numbers_for_texts)
+        if self._misread_numbers:
+            raise BadInput(*self._misread_numbers)
         cfg, choices = self._load(given.fixed)
         try:
             raw = OmegaConf.to_container(cfg.space, resolve=True, throw_on_missing=True)
@@ -410,8 +410,9 @@ class Composer:
         return faults
 
     @cached_property
-    def _numbers_for_texts(self) -> list[Problem]:
-        """Where a user's file gives a number to a field that takes a text: `0.5_5` without quotes is 0.55 to YAML."""
+    def _misread_numbers(self) -> list[Problem]:
+        """Where YAML reads in a user's file a number that is none there: in a field that takes a text `0.5_5` is 0.55,
+        and 24:00:00 is 86400 in one that takes a number."""
         faults = []
         for path in (*(p for d in self._own for p in sorted(d.rglob("*.yaml"))), *self.sweep_files):
             try:
@@ -421,9 +422,15 @@ class Composer:
             except (yaml.YAMLError, OSError, UnicodeDecodeError, RecursionError):
                 continue  # said where it is composed
             for key, node in found:
-                if node.style is not None or node.tag not in NUMBERS or self.words.fields.get(key) is not str:
+                expected = self.words.fields.get(key)
+                if node.style is not None or node.tag not in NUMBERS or expected not in (str, int, float):
                     continue
-                if str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
+                if expected is not str:
+                    if ":" in node.value:
+                        number = yaml.load(node.value, Loader=get_yaml_loader())
+                        why = f"in {path} reads as {number}, for YAML counts in sixties"
+                        faults.append(Problem(key, node.value, why, "write it as one number"))
+                elif str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
                     why = f"in {path} reads as a number or a claim, and the field takes a text"
                     faults.append(Problem(key, node.value, why, f"put it in quotes: '{node.value}'"))
         return faults
@@ -669,7 +676,9 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
             if odd and leaf.path != "study.enqueue":
                 faults.append(Problem(leaf.path, value, f"its element {odd[0]} is no value", "give one list of values"))
             continue
-        if k.choices and value not in k.choices and not (has_plugin and leaf.path in OWN_NAMES):
+        if isinstance(value, str) and not value.strip() and leaf.default is None:
+            faults.append(Problem(leaf.path, repr(value), "is empty", "give a value, or null"))
+        elif k.choices and value not in k.choices and not (has_plugin and leaf.path in OWN_NAMES):
             names = [str(c) if c is not None else "null" for c in k.choices]
             faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
