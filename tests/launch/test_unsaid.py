@@ -24,7 +24,7 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
             ["python3: error: x", "srun: error: node[1-4]: tasks 0-3: Exited with exit code 1"],
             Cause.UNKNOWN,
             (),
-            "exit code 1",
+            "exit code 1: python3: error: x",
         ),
         (
             [
@@ -55,7 +55,17 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
             ],
             Cause.RAY_BOOT,
             ("node2",),
-            "node2: the node process: execve(): apptainer: No such file",
+            "node2: the node process: Exited with exit code 2: execve(): apptainer: No such file",
+        ),
+        (
+            [
+                "ModuleNotFoundError: No module named 'psutil'",
+                "srun: error: node2: task 1: Exited with exit code 1",
+                *ENDED_BY_SRUN,
+            ],
+            Cause.CONFIG_ERROR,
+            (),
+            "ModuleNotFoundError: No module named 'psutil'; see cluster.python",
         ),
         (
             [f"srun: error: node{n}: task {n - 1}: Exited with exit code 2" for n in (2, 1, 4, 3)],
