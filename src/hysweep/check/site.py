@@ -379,6 +379,12 @@ def secrets_are_not_written(t: Trial) -> Iterator[Problem]:
         yield Problem(key, "…", why, cure, Stage.NEVER, Severity.WARNING)
 
 
+def not_to_be_sent(t: Trial) -> list[Problem]:
+    """What keeps any job from such a site, whatever it is to run."""
+    rules = (is_filled_in, paths_mean_one_thing, container_has_image, options_are_said_once, setup_is_heard)
+    return [problem for rule in rules for problem in rule(t) if problem.stage is Stage.START]
+
+
 # --- of the shell that submits
 
 
