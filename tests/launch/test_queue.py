@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hysweep.launch import Busy, JobStatus, Refused, command, queue
 from hysweep.launch.allocation import Allocation, hosts
 from hysweep.launch.slurm import SlurmLauncher, setting_of
-from hysweep.schema import BadInput
-from hysweep.track import AttemptDirectory, Cause, Claim, settle
+from hysweep.schema import BadInput, Cluster, Study
+from hysweep.study.detach import detach_to_slurm
+from hysweep.track import AttemptDirectory, Cause, Claim, StudyDirectory, settle
 
 # --- lists of nodes
 
@@ -309,3 +310,17 @@ def test_a_submitter_that_died_is_followed(tools, new_attempt) -> None:
     assert SlurmLauncher().find(attempt) is None
     attempt.claim(Claim("n1", 1, 0.0, job="31"))
     assert SlurmLauncher().find(attempt) == "31"
+
+
+def test_the_job_of_a_controller_is_sent_as_those_of_trials_are(
+    tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_ARRAY_INX", "1-3")
+    tools(sbatch="env > seen; echo 5", squeue="true")
+    study, site = Study(name="s"), Cluster(name="x", launcher="slurm")
+    assert detach_to_slurm(StudyDirectory(tmp_path), study, site) == "SLURM job 5"
+    assert "SBATCH_ARRAY_INX" not in (tmp_path / "seen").read_text()
+    (tmp_path / "controller.json").unlink()
+    tools(sbatch="echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    with pytest.raises(BadInput, match=r"invalid partition specified: x; set study\.controller\.partition"):
+        detach_to_slurm(StudyDirectory(tmp_path), study, site)
