@@ -96,6 +96,9 @@ def test_what_a_trial_waits_for_is_said(study: StudyDirectory) -> None:
     assert said.returncode == 1 and "or it is empty; it waits: ReqNodeNotAvail" in said.stderr
     of.save(State(Status.SUBMITTED, attempt=1, job_id="7", began=1.0))
     assert "its job has begun" in warm(["logs", "outputs/s"], {}).stderr
+    of.save(State(Status.ENDED, attempt=1, job_id="7", cause=Cause.CANCELLED, reason="by the user"))
+    said = warm(["logs", "outputs/s", "--follow"], {})
+    assert "it ended by cancelled: by the user" in said.stderr and "waits" not in said.stderr
 
 
 def test_it_follows_from_attempt_to_attempt_to_the_end(

@@ -49,6 +49,18 @@ def test_a_group_switches_whole(composer: Composer) -> None:
         ("rollout.n=null", "is no whole number"),
         ("a=b,c=d", "quote"),
         ("~algorithmm", "no such key"),
+        ("cluster.timeout_min=99999999999", "at most 525600"),
+        *(
+            (f"cluster.{field}=' '", "is empty; give a value, or null")
+            for field in ("partition", "account", "qos", "nodelist", "gres", "mail_user", "python", "container")
+        ),
+        ("study.controller.partition=''", "is empty"),
+        ("cluster.srun_args=[null]", "null: is no text; give one"),
+        ("cluster.additional_parameters=abc", "is no mapping; give one, as {NAME: VALUE}"),
+        ("cluster.additional_parameters=[a]", "is no mapping"),
+        ("cluster.env={A: null}", "needs a value"),
+        ('cluster.env={A: "a\0b"}', "NUL"),
+        ('cluster.setup=["a\0b"]', "NUL"),
     ],
 )
 def test_one_clear_error(composer: Composer, override: str, says: str) -> None:
@@ -163,6 +175,7 @@ def test_a_sweep_file_of_any_place(tmp_path: Path) -> None:
         ("a b=c.yaml", "{}", "letters, digits"),
         ("torn.yaml", "# @package _global_\nstudy: [", "mend the file"),
         ("number.yaml", "# @package _global_\nrollout: {correction_is_threshold: 0.5_5}\n", "put it in quotes"),
+        ("sixties.yaml", "# @package _global_\ncluster: {timeout_min: 24:00:00}\n", "reads as 86400"),
         ("list.yaml", "[1, 2]", "is no mapping"),
         ("group.yaml", "study: {n_trials: 3}", "# @package _global_"),
     ],

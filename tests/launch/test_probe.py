@@ -162,6 +162,10 @@ def test_the_job_is_a_trials_but_for_what_it_runs(tmp_path: Path) -> None:
             "srun: error: Application launch failed: No such image\nsrun: Job step aborted: Waiting up to 12 seconds\n",
             "FAILED: srun: error: Application launch failed: No such image",
         ),
+        (
+            "srun: unrecognized option '--container-image=x'\nTry \"srun --help\" for more information\n",
+            "FAILED: srun: unrecognized option '--container-image=x'; see cluster.python",
+        ),
     ],
 )
 def test_the_last_words_of_a_job(tmp_path: Path, log: str, says: str) -> None:
@@ -198,6 +202,9 @@ def test_a_kind_that_is_refused_keeps_no_other_from_being_asked(
     assert said == ["job 7: 1 nodes with a100", "constraint h100: no job was taken: Invalid feature specification"]
     with pytest.raises(BadInput, match="constraint h100"):
         survey.survey(trial, tmp_path, ["h100"], 1, 1.0, said.append)
+    trial.cluster.srun_args = ["hostname"]
+    with pytest.raises(BadInput, match="hostname: is no option"):
+        survey.survey(trial, tmp_path, [], 1, 1.0, said.append)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hysweep.launch import Busy, JobStatus, Refused, command, queue
 from hysweep.launch.allocation import Allocation, hosts
 from hysweep.launch.slurm import SlurmLauncher, setting_of
-from hysweep.schema import BadInput
-from hysweep.track import AttemptDirectory, Cause, Claim, settle
+from hysweep.schema import BadInput, Cluster, Study
+from hysweep.study.detach import detach_to_slurm
+from hysweep.track import AttemptDirectory, Cause, Claim, StudyDirectory, settle
 
 # --- lists of nodes
 
@@ -255,6 +256,12 @@ def test_refusals_that_pass_and_that_do_not(tools, new_attempt, said: str, fault
         ("Requested node configuration is not available", "cluster.nodes"),
         ("Node count specification invalid", "cluster.nodes"),
         ("unrecognized option '--frob'", "cluster.additional_parameters"),
+        ("invalid option -- 'Z' Try \"sbatch --help\" for more information", "cluster.additional_parameters"),
+        ("Invalid license specification", "cluster.additional_parameters"),
+        ("Invalid --mail-type specification", "cluster.mail_type"),
+        ("Invalid --nice value, out of range (+/- 2147483645)", "cluster.nice"),
+        ("Invalid --mem specification", "cluster.memory_gib"),
+        ("Invalid --signal specification", "cluster.signal_delay_s"),
         ("something else", None),
     ],
 )
@@ -281,6 +288,8 @@ def test_what_the_submitting_shell_is_does_not_reach_the_job(
         monkeypatch.setenv(name, "stale")
     monkeypatch.setenv("SLURM_CONF", "/etc/x/slurm.conf")
     monkeypatch.setenv("SBATCH_ACCOUNT", "abc")
+    for name in ("ARRAY_INX", "JOB_NAME", "OUTPUT", "EXPORT", "WAIT", "CLUSTERS"):  # the launcher's own: lost else
+        monkeypatch.setenv(f"SBATCH_{name}", "stale")
     monkeypatch.setenv("WANDB_API_KEY", "the-secret")
     attempt = new_attempt(launcher="slurm")
     assert SlurmLauncher().submit(attempt) == "4711"
@@ -301,3 +310,17 @@ def test_a_submitter_that_died_is_followed(tools, new_attempt) -> None:
     assert SlurmLauncher().find(attempt) is None
     attempt.claim(Claim("n1", 1, 0.0, job="31"))
     assert SlurmLauncher().find(attempt) == "31"
+
+
+def test_the_job_of_a_controller_is_sent_as_those_of_trials_are(
+    tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_ARRAY_INX", "1-3")
+    tools(sbatch="env > seen; echo 5", squeue="true")
+    study, site = Study(name="s"), Cluster(name="x", launcher="slurm")
+    assert detach_to_slurm(StudyDirectory(tmp_path), study, site) == "SLURM job 5"
+    assert "SBATCH_ARRAY_INX" not in (tmp_path / "seen").read_text()
+    (tmp_path / "controller.json").unlink()
+    tools(sbatch="echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    with pytest.raises(BadInput, match=r"invalid partition specified: x; set study\.controller\.partition"):
+        detach_to_slurm(StudyDirectory(tmp_path), study, site)

@@ -24,7 +24,7 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
             ["python3: error: x", "srun: error: node[1-4]: tasks 0-3: Exited with exit code 1"],
             Cause.UNKNOWN,
             (),
-            "exit code 1",
+            "exit code 1: python3: error: x",
         ),
         (
             [
@@ -38,6 +38,53 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
         (["srun: error: node1: task 0: Killed"], Cause.KILLED, (), "node1: the node process: Killed"),
         (["srun: error: node1: task 0: Exited with exit code 137"], Cause.KILLED, (), "exit code 137"),
         (["srun: error: node1: task 0: Out Of Memory"], Cause.HOST_OOM, (), "Out Of Memory"),
+        (
+            [
+                "bash: module: command not found",
+                "slurmstepd-node1: error: execve(): /x/python: No such file or directory",
+                "srun: error: node[1-4]: tasks 0-3: Exited with exit code 2",
+            ],
+            Cause.CONFIG_ERROR,
+            (),
+            "execve(): /x/python: No such file or directory; see cluster.python",
+        ),
+        (
+            [
+                "slurmstepd-node2: error: execve(): apptainer: No such file or directory",
+                "srun: error: node2: task 1: Exited with exit code 2",
+            ],
+            Cause.RAY_BOOT,
+            ("node2",),
+            "node2: the node process: Exited with exit code 2: execve(): apptainer: No such file",
+        ),
+        (
+            [
+                "ModuleNotFoundError: No module named 'psutil'",
+                "srun: error: node2: task 1: Exited with exit code 1",
+                *ENDED_BY_SRUN,
+            ],
+            Cause.CONFIG_ERROR,
+            (),
+            "ModuleNotFoundError: No module named 'psutil'; see cluster.python",
+        ),
+        (
+            [f"srun: error: node{n}: task {n - 1}: Exited with exit code 2" for n in (2, 1, 4, 3)],
+            Cause.UNKNOWN,
+            (),
+            "exit code 2",
+        ),
+        (
+            [f"srun: error: node{n}: task {n - 1}: Exited with exit code {n % 2 + 1}" for n in (2, 1, 4, 3)],
+            Cause.RAY_BOOT,
+            ("node2", "node4"),
+            "exit code 1",
+        ),
+        (
+            ["srun: unrecognized option '--container-image=x'", 'Try "srun --help" for more information'],
+            Cause.CONFIG_ERROR,
+            (),
+            "unrecognized option '--container-image=x'; see cluster.python, setup, modules, container",
+        ),
         (["hello", "/bin/sh: 3: module: not found"], Cause.UNKNOWN, (), "module: not found"),
     ],
 )

@@ -57,7 +57,7 @@ HEADERS = {
 #SBATCH -J name -o out.%j -e err.%j
 #SBATCH -G 16
 #SBATCH -qhigh
-#SBATCH -C "a100&80gb"
+#SBATCH --const "a100&80gb"
 """,
         {"nodes": 2, "partition": "gpu,long", "account": "team123", "timeout_min": 30, "cpus_per_node": 16,
          "gpus_per_node": 8, "qos": "high", "constraint": "a100&80gb", "gpu": "A100", "gpu_memory_gib": 79.1},
@@ -344,6 +344,8 @@ WRONG = [
     ("--ntasks=-1", "no number"),
     ("nodes=2", "no option"),
     ("-z 3", "no option"),
+    ("hello", "no option"),
+    ("partition", "no option"),
     ("--nice=very", "cannot be read"),
 ]
 

@@ -213,6 +213,11 @@ def kernels_take_the_width(t: Trial) -> Iterator[Problem]:
 
 def environment_is_free(t: Trial) -> Iterator[Problem]:
     """Variables that each trial sets itself, or verl for each worker: others' values would be overwritten."""
-    for name in sorted(RESERVED & set(t.cluster.env)):
-        why = "is set for each trial, or by verl for each worker"
-        yield Problem(f"cluster.env.{name}", t.cluster.env[name], why, "leave it out", Stage.NEVER)
+    for name, value in sorted(t.cluster.env.items()):
+        if name in RESERVED:
+            why = "is set for each trial, or by verl for each worker"
+            yield Problem(f"cluster.env.{name}", value, why, "leave it out", Stage.NEVER)
+        elif not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            yield Problem(f"cluster.env.{name}", value, "is no name of a variable", "write it as NAME", Stage.START)
+        elif not isinstance(value, str):  # OmegaConf lets a list through
+            yield Problem(f"cluster.env.{name}", value, "is no text", "give one", Stage.START)

@@ -99,6 +99,7 @@ RULES: tuple[Rule, ...] = (
     keys.nothing_is_ignored,
     files.something_validates,
     site.is_filled_in,
+    site.paths_mean_one_thing,
     site.container_has_image,
     site.gres_counts_gpus,
     site.nodes_are_there,

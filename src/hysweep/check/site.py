@@ -6,8 +6,12 @@ SLURM's own words are of sbatch(1) and srun(1), 22.05 to 25.05.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 
 from hysweep.check.keys import RESERVED, is_as_shipped
@@ -45,6 +49,7 @@ LAUNCHERS = {
     "export": "the environment of who submits goes along, and cluster.env is added",
     "parsable": "the launcher reads the job's id",
     "wait": "the launcher follows the job",
+    "clusters": "the job is followed on the cluster of slurm.conf, which SLURM_CONF names",
     "test-only": "nothing would be submitted: `hysweep plan` shows the job",
     "quiet": "the launcher reads the job's id",
     "help": "nothing would be submitted",
@@ -56,17 +61,29 @@ SHORT = {
     "c": "cpus-per-task", "d": "dependency", "e": "error", "n": "ntasks", "o": "output", "p": "partition", "q": "qos",
     "t": "time", "w": "nodelist", "x": "exclude", "Q": "quiet", "h": "help", "V": "version",
 }  # fmt: skip
+ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "oversubscribe"}
+# Those that have no value, or have one only after a =.
+FLAGS = {"contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "immediate", "nice", "no-kill",
+         "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue",
+         "spread-job", "test-only", "usage", "use-min-nodes", "verbose", "version", "wait"}  # fmt: skip
+SRUN_FLAGS = {*FLAGS, "disable-status", "exact", "interactive", "kill-on-bad-exit", "label", "multi-prog",
+              "no-allocate", "overlap", "preserve-env", "pty", "resv-ports", "unbuffered", "whole"}  # fmt: skip
+SRUNS_SHORT_FLAGS = "EHKOQXZklqsuv"
 # What our srun is told, by the option. A step that takes fewer nodes than its job, or others, would never be whole.
 OF_SRUN = {
     "nodes": "cluster.nodes", "ntasks": "", "ntasks-per-node": "", "ntasks-per-gpu": "", "kill-on-bad-exit": "",
     "export": "cluster.env", "cpus-per-task": "cluster.cpus_per_node", "output": "", "error": "",
     "nodelist": "cluster.nodelist", "exclude": "cluster.exclude", "relative": "", "multi-prog": "",
-    "time": "cluster.timeout_min", "container-image": "cluster.image", "container-mounts": "cluster.container_mounts",
+    "time": "cluster.timeout_min", "gres": "cluster.gres", "gpus": "cluster.gpus_per_node",
+    "gpus-per-node": "cluster.gpus_per_node", "gpus-per-task": "cluster.gpus_per_node",
+    "container-image": "cluster.image", "container-mounts": "cluster.container_mounts",
 }  # fmt: skip
 SHORT_OF_SRUN = {
     "N": "nodes", "n": "ntasks", "K": "kill-on-bad-exit", "c": "cpus-per-task", "o": "output", "e": "error",
     "w": "nodelist", "x": "exclude", "r": "relative", "t": "time",
 }  # fmt: skip
+# With these srun starts no task of this job.
+NO_STEP = {"help", "usage", "version", "test-only", "jobid", "het-group", "no-allocate", "pty"}
 # sbatch(1), input environment variables: they win over the lines of a script. Others of that prefix are not read.
 HEARD = re.compile(
     r"ACCOUNT|ACCTG_FREQ|ARRAY_INX|BATCH|BURST_BUFFER|CLUSTERS|CLUSTER_CONSTRAINT|CONSTRAINT|CONTAINER|CONTAINER_ID|"
@@ -91,18 +108,51 @@ TAKEN_AWAY = re.compile(
 
 def is_filled_in(t: Trial) -> Iterator[Problem]:
     """The shipped examples have in angle brackets what only the user knows; and a line break would end the options."""
-    if not _on_slurm(t):
+    if t.cluster.launcher == "local":
         return
-    for f in fields(Cluster):
-        value = getattr(t.cluster, f.name)
-        if not isinstance(value, str):
-            continue
-        if PLACEHOLDER.fullmatch(value) and f.name != "comment":
-            why, cure = "is to be filled in", f"give cluster.{f.name}=NAME, or null for the site's default"
-            yield Problem(f"cluster.{f.name}", value, why, cure, Stage.START)
+    for key, value in _texts(t.cluster):
+        if PLACEHOLDER.fullmatch(value) and key != "comment":
+            why, cure = "is to be filled in", f"give cluster.{key}=NAME, or null for the site's default"
+            yield Problem(f"cluster.{key}", value, why, cure, Stage.START)
         elif re.search(r"[\x00-\x1f\x7f]", value):
             why = "holds a line break or a control character, which no option of sbatch can"
-            yield Problem(f"cluster.{f.name}", repr(value), why, "write it in one line", Stage.START)
+            yield Problem(f"cluster.{key}", repr(value), why, "write it in one line", Stage.START)
+        elif not value.strip():
+            yield Problem(f"cluster.{key}", repr(value), "is empty", "leave it out", Stage.START)
+
+
+def _texts(c: Cluster) -> Iterator[tuple[str, str]]:
+    """Each text of the fields and of the lists among them, but for lines of bash."""
+    for f in fields(Cluster):
+        value = getattr(c, f.name)
+        if isinstance(value, str):
+            yield f.name, value
+        elif isinstance(value, list) and f.name != "setup":
+            yield from ((f"{f.name}.{n}", str(item)) for n, item in enumerate(value))
+
+
+def paths_mean_one_thing(t: Trial) -> Iterator[Problem]:
+    """A job starts in a directory of its attempt, and no shell reads these: a relative path or a variable is none."""
+    c = t.cluster
+    if c.local_dir and not c.local_dir.startswith("/"):
+        why, cure = "is no absolute path", "give one that each node has, as /scratch"
+        yield Problem("cluster.local_dir", c.local_dir, why, cure, Stage.START)
+    for n, mount in enumerate(c.container_mounts if c.container else ()):
+        inside = (mount.split(":") * 2)[1]
+        if mount.strip() and not inside.startswith(("/", "~")):
+            cure = "write it as /data, or as /data:/mnt to see it elsewhere; a variable as ${oc.env:NAME}"
+            yield Problem(f"cluster.container_mounts.{n}", mount, "is no absolute path", cure, Stage.START)
+    if c.python is None or c.launcher == "local":
+        return
+    cure = "give the path or the name of one, as /shared/envs/verl/bin/python"
+    try:
+        words = shlex.split(c.python)
+    except ValueError as e:
+        yield Problem("cluster.python", c.python, f"cannot be read: {str(e).lower()}", cure, Stage.START)
+        return
+    if found := re.search(r"[$`;&|<>]", " ".join(words)):
+        why = f"has a {found[0]}, and is no line of a shell"
+        yield Problem("cluster.python", c.python, why, f"{cure}, or write it in cluster.setup", Stage.START)
 
 
 def container_has_image(t: Trial) -> Iterator[Problem]:
@@ -183,9 +233,9 @@ def options_are_said_once(t: Trial) -> Iterator[Problem]:
         value = c.additional_parameters[given]
         if value is None or value is False:
             continue
-        if isinstance(value, list | dict) or re.search(r"[\x00-\x1f\x7f]", str(value)):
+        if isinstance(value, list | dict) or not str(value).strip() or re.search(r"[\x00-\x1f\x7f]", str(value)):
             yield Problem(key, repr(value), "is no value of an option", "give one text, a number or true", Stage.START)
-        elif not re.fullmatch(r"[a-z0-9\-]+", name):
+        elif not re.fullmatch(r"[a-z0-9][a-z0-9\-]+", name):
             cure = "write its long name without the dashes, as in tmp"
             yield Problem(key, value, "is no name of an option", cure, Stage.START)
         elif name in FIELD_OF:
@@ -195,25 +245,50 @@ def options_are_said_once(t: Trial) -> Iterator[Problem]:
         elif name in ("mem-per-cpu", "mem-per-gpu") and c.memory_gib is not None:
             why = "and cluster.memory_gib exclude each other"
             yield Problem(key, value, why, "leave one of them out", Stage.START)
+    takes_value = False
     for n, text in enumerate(c.srun_args):
-        said = re.match(r"--([a-z\-]+)|-([A-Za-z])", text)
-        name = (said[1] or SHORT_OF_SRUN.get(said[2], "")) if said else ""
+        key = f"cluster.srun_args.{n}"
+        said = re.match(r"--([A-Za-z\-]+)(=?)|-([A-Za-z])(.?)", text)
+        may_be_value, takes_value = takes_value, False
+        if said is None:
+            if text.strip() and not may_be_value:
+                why, cure = "is no option: srun would run it instead of the trial", "write an option as --name=value"
+                yield Problem(key, text, why, cure, Stage.START)
+            continue
+        name = _whole(said[1], OF_SRUN) if said[1] else SHORT_OF_SRUN.get(said[3], "")
+        is_flag = name in SRUN_FLAGS if said[1] else said[3] in SRUNS_SHORT_FLAGS
+        takes_value = not (is_flag or said[2] or said[4])
         if name in OF_SRUN and (not name.startswith("container-") or c.container == "pyxis"):
             cure = f"use {OF_SRUN[name]}" if OF_SRUN[name] else "leave it out: one task runs on each node"
-            yield Problem(f"cluster.srun_args.{n}", text, "is given by the launcher", cure, Stage.START)
+            yield Problem(key, text, "is given by the launcher", cure, Stage.START)
+        elif name in NO_STEP or said[3] in ("h", "V", "Z"):
+            yield Problem(key, text, "starts nothing on the nodes of the job", "leave it out", Stage.START)
+        elif re.search(r"\s--?[a-z]", text):
+            yield Problem(key, text, "holds two arguments", "write each as one of the list", Stage.START)
 
 
 def option_name(name: str) -> str:
     """sbatch's long name of an option, however it is written."""
     bare = name.lstrip("-")
-    return SHORT.get(bare, bare.replace("_", "-"))
+    long = bare.replace("_", "-")
+    return SHORT.get(bare) or ALIASES.get(long) or _whole(long, (*FIELD_OF, *LAUNCHERS))
+
+
+def _whole(name: str, known: Iterable[str]) -> str:
+    """The name that is begun, for sbatch and srun take so much of one as tells it from others. `container` is whole."""
+    if len(name) < 2 or name in known or name == "container":
+        return name
+    return next((long for long in known if long.startswith(name)), name)
 
 
 def setup_is_heard(t: Trial) -> Iterator[Problem]:
     """Lines of `setup` that come too late, or set what the launcher sets."""
     if not _on_slurm(t):
         return
-    for n, line in enumerate(t.cluster.setup):
+    if said := _bash_says(tuple(t.cluster.setup)):
+        why = f"is not whole, and the job would end without a word of it: {said}"
+        yield Problem("cluster.setup", f"{len(t.cluster.setup)} lines", why, "mend it there", Stage.START)
+    for n, line in ((n, line) for n, text in enumerate(t.cluster.setup) for line in text.splitlines()):
         key = f"cluster.setup.{n}"
         if re.match(r"\s*#\s*SBATCH\b", line):
             why, cure = "has no effect: sbatch reads its options above", "use the field, or additional_parameters"
@@ -234,6 +309,16 @@ def setup_is_heard(t: Trial) -> Iterator[Problem]:
             elif name in t.cluster.env:
                 why = f"has no effect: cluster.env.{name} wins"
                 yield Problem(key, line, why, "leave one of them out", Stage.NEVER)
+
+
+@lru_cache(maxsize=64)
+def _bash_says(lines: Sequence[str]) -> str:
+    """What bash has against these lines, which it reads and does not run; empty where that is nothing."""
+    if not lines or shutil.which("bash") is None:
+        return ""
+    text = "\n".join(lines) + "\n"
+    done = subprocess.run(["bash", "-O", "extglob", "-n"], input=text, capture_output=True, text=True, errors="replace")
+    return done.stderr.strip().rpartition("\n")[2].removeprefix("bash: ")
 
 
 def job_has_time(t: Trial) -> Iterator[Problem]:
@@ -294,6 +379,12 @@ def secrets_are_not_written(t: Trial) -> Iterator[Problem]:
         yield Problem(key, "…", why, cure, Stage.NEVER, Severity.WARNING)
 
 
+def not_to_be_sent(t: Trial) -> list[Problem]:
+    """What keeps any job from such a site, whatever it is to run."""
+    rules = (is_filled_in, paths_mean_one_thing, container_has_image, options_are_said_once, setup_is_heard)
+    return [problem for rule in rules for problem in rule(t) if problem.stage is Stage.START]
+
+
 # --- of the shell that submits
 
 
@@ -301,19 +392,26 @@ def heard_of(environment: Mapping[str, str]) -> list[Problem]:
     """Of the SBATCH_* of an environment, those that sbatch does not read and those that win over a trial's settings."""
     found = []
     for name in sorted(n for n in environment if n.startswith("SBATCH_")):
-        rest = name.removeprefix("SBATCH_")
-        if not HEARD.fullmatch(rest):
+        rest, option = name.removeprefix("SBATCH_"), option_of(name)
+        if option is None:
             now = "use the field of cluster" + (f", or SBATCH_{MEANT[rest]}" if MEANT.get(rest) else "")
             found.append(_warned(name, environment[name], "is no variable of sbatch, and is ignored", now))
             continue
-        option = OPTION_OF_HEARD.get(rest, rest.lower().replace("_", "-"))
         if option in FIELD_OF:
             why = f"wins over cluster.{FIELD_OF[option]}"
             found.append(_warned(name, environment[name], why, f"unset {name} if that is not meant"))
         elif option in LAUNCHERS:
-            why = f"wins over what the launcher says: {LAUNCHERS[option]}"
+            why = f"is not passed on to sbatch: {LAUNCHERS[option]}"
             found.append(_warned(name, environment[name], why, f"unset {name}"))
     return found
+
+
+def option_of(variable: str) -> str | None:
+    """The option that a variable of sbatch's stands for; None where it is none."""
+    rest = variable.removeprefix("SBATCH_")
+    if rest == variable or not HEARD.fullmatch(rest):
+        return None
+    return OPTION_OF_HEARD.get(rest, rest.lower().replace("_", "-"))
 
 
 def _warned(key: str, value: str, why: str, cure: str) -> Problem:

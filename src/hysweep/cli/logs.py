@@ -108,10 +108,14 @@ def _follow(
             click.echo(f"attempt {attempt.number}: {end.cause}" + (f": {end.reason}" if end.reason else ""), err=True)
         if has_next:
             return True
+        if state.is_final:
+            if end is None:
+                click.echo(f"it ended by {state.cause}: {state.reason}", err=True)
+            return False
         if attempt.claimed() is None and state.reason not in ("", waits_for):
             waits_for = state.reason
             click.echo(f"waits: {waits_for}", err=True)
-        if state.is_refused or state.is_final:
+        if state.is_refused:
             return False
         if end is not None and not (directory.path / "driver.json").exists() and not _may_run_again(attempt):
             click.echo(f"nobody drives the study: hysweep resume {directory.path}", err=True)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 from omegaconf import OmegaConf
 
+from hysweep.check.site import heard_of
 from hysweep.cli.desk import print_problems
 from hysweep.cli.study import drive, shown
 from hysweep.compose import SHIPPED, Composer, Composition
@@ -211,6 +212,9 @@ def run_study(arguments: list[str], is_sweep: bool, config_dirs: Sequence[Path],
         click.echo("no trial of this can run, so nothing was started:", err=True)
         print_problems(e.looked, err=True)
         return 1
+    if composition.trial.cluster.launcher == "slurm":
+        for problem in heard_of(os.environ):
+            click.echo(f"warning: {problem}", err=True)
     trials = begun.definition.n_trials
     more = begun.definition.most_trials - trials
     counts = f"{trials} trial{'s'[: trials != 1]}" + (f" and {more} that confirm the best" if more else "")

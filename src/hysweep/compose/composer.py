@@ -230,8 +230,8 @@ class Composer:
         the config's own value. Raises BadInput with all problems found.
         """
         given = parse_overrides(translated(self._with_names(overrides)), self.words)
-        if self._numbers_for_texts:
-            raise BadInput(*self._numbers_for_texts)
+        if self._misread_numbers:
+            raise BadInput(*self._misread_numbers)
         cfg, choices = self._load(given.fixed)
         try:
             raw = OmegaConf.to_container(cfg.space, resolve=True, throw_on_missing=True)
@@ -410,8 +410,9 @@ class Composer:
         return faults
 
     @cached_property
-    def _numbers_for_texts(self) -> list[Problem]:
-        """Where a user's file gives a number to a field that takes a text: `0.5_5` without quotes is 0.55 to YAML."""
+    def _misread_numbers(self) -> list[Problem]:
+        """Where YAML reads in a user's file a number that is none there: in a field that takes a text `0.5_5` is 0.55,
+        and 24:00:00 is 86400 in one that takes a number."""
         faults = []
         for path in (*(p for d in self._own for p in sorted(d.rglob("*.yaml"))), *self.sweep_files):
             try:
@@ -421,9 +422,15 @@ class Composer:
             except (yaml.YAMLError, OSError, UnicodeDecodeError, RecursionError):
                 continue  # said where it is composed
             for key, node in found:
-                if node.style is not None or node.tag not in NUMBERS or self.words.fields.get(key) is not str:
+                expected = self.words.fields.get(key)
+                if node.style is not None or node.tag not in NUMBERS or expected not in (str, int, float):
                     continue
-                if str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
+                if expected is not str:
+                    if ":" in node.value:
+                        number = yaml.load(node.value, Loader=get_yaml_loader())
+                        why = f"in {path} reads as {number}, for YAML counts in sixties"
+                        faults.append(Problem(key, node.value, why, "write it as one number"))
+                elif str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
                     why = f"in {path} reads as a number or a claim, and the field takes a text"
                     faults.append(Problem(key, node.value, why, f"put it in quotes: '{node.value}'"))
         return faults
@@ -531,7 +538,12 @@ class Composer:
         why = (cause.msg or str(cause)).splitlines()[0]
         if "???" in why or isinstance(cause, MissingMandatoryValue):
             return Problem(key, "(missing)", "needs a value", f"give {key}=...")
+        if "is not Optional" in why and key not in self.words.fields:
+            return Problem(key, "null", "needs a value", "give one, or leave it out")
         if (listed := key.partition("[")[0]) != key and self.words.is_list(listed):
+            of = (*typing.get_args(self.words.fields.get(listed)), None)[0]
+            if of in SCALARS and isinstance(cause, ValidationError):
+                return Problem(key, "null" if cause.value is None else value, f"is no {SCALARS[of]}", "give one")
             return Problem(key, value, why, "see docs/sweeps.md for what such a list holds")
         if key.isdigit():  # OmegaConf names an element of a list by its place alone
             lists = (o.partition("=") for o in overrides if o.partition("=")[2].startswith("["))
@@ -546,7 +558,7 @@ class Composer:
         if typing.get_origin(expected) is list:
             cure = f"write {key}=[{value}]" if value not in (None, "null") else f"write {key}=[a,b], or leave it out"
             return Problem(key, value, "is no list", cure)
-        if expected and isinstance(cause, ValidationError):
+        if expected and (isinstance(cause, ValidationError) or typing.get_origin(expected) is dict):
             return _of_wrong_type(key, value, expected)
         cure = f"give a value of type {_name(expected)}" if expected else "see `hysweep show`"
         return Problem(key, value, why, cure)
@@ -663,24 +675,25 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
     has_plugin = any(leaf.path == "algorithm.plugin" and leaf.value is not None for leaf in found)
     for leaf in found:
         k, value = leaf.knob, leaf.value
+        texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(isinstance(v, str) and "\0" in v for v in texts):
+            faults.append(Problem(leaf.path, str(value).replace("\0", r"\0"), "holds a NUL character", "leave it out"))
         if isinstance(value, list):
             odd = [v for v in value if v is None or isinstance(v, (list, dict))]
             if odd and leaf.path != "study.enqueue":
                 faults.append(Problem(leaf.path, value, f"its element {odd[0]} is no value", "give one list of values"))
             continue
-        if isinstance(value, str) and "\0" in value:
-            faults.append(Problem(leaf.path, value.replace("\0", r"\0"), "holds a NUL character", "leave it out"))
-        if k.choices and value not in k.choices and not (has_plugin and leaf.path in OWN_NAMES):
+        if isinstance(value, str) and not value.strip() and leaf.default is None:
+            faults.append(Problem(leaf.path, repr(value), "is empty", "give a value, or null"))
+        elif k.choices and value not in k.choices and not (has_plugin and leaf.path in OWN_NAMES):
             names = [str(c) if c is not None else "null" for c in k.choices]
             faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             low, high = k.low, k.high
             is_out = (low is not None and value < low) or (high is not None and value > high)
             if is_out or (isinstance(value, float) and not math.isfinite(value)):  # a whole number has no end
-                span = " and ".join(
-                    ([f"at least {low:g}"] if low is not None else [])
-                    + ([f"at most {high:g}"] if high is not None else [])
-                )
+                bounds = (("at least", low), ("at most", high))
+                span = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
                 faults.append(Problem(leaf.path, value, "is out of range", f"give {span or 'a number'}"))
     return faults
 
@@ -731,9 +744,13 @@ def _probe(expected: Any) -> Any:
 def _of_wrong_type(key: str, value: Any, expected: Any) -> Problem:
     if expected is bool:
         return Problem(key, value, "is neither true nor false", suggest(str(value), ("false", "true")))
-    example = {int: ", as in 8", float: ", as in 0.5"}.get(expected, "")
+    is_mapping = typing.get_origin(expected) is dict
+    example = {int: ", as in 8", float: ", as in 0.5"}.get(expected, ", as {NAME: VALUE}" if is_mapping else "")
     return Problem(key, value, f"is no {_name(expected)}", f"give one{example}")
 
 
+SCALARS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+
+
 def _name(expected: Any) -> str:
-    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(expected, str(expected))
+    return SCALARS.get(expected, "mapping" if typing.get_origin(expected) is dict else str(expected))

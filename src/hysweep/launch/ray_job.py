@@ -28,6 +28,7 @@ from hysweep.launch.node import PULSE, STOP, STOPS_WITHIN
 from hysweep.launch.processes import MARK
 from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
 from hysweep.launch.ray_node import NOT_SEEN
+from hysweep.launch.sbatch import python_of
 from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput, Cluster, Problem
 from hysweep.schema.job import Job
@@ -301,7 +302,7 @@ def _request(job: Job, attempt: AttemptDirectory, name: str, package: str, place
         path = [places.get(entry, entry) for entry in variables["PYTHONPATH"].split(os.pathsep)]
         variables["PYTHONPATH"] = os.pathsep.join(path)  # Ray starts its workers in the working directory
     variables["RAY_JOB_STOP_WAIT_TIME_S"] = str(int(STOPS_WITHIN))
-    python = job.site.python or "python3"
+    python = shlex.join(python_of(job)) if job.site.python else "python3"
     return {
         "submission_id": name,
         "entrypoint": f"{python} -u -m hysweep.launch.ray_node {shlex.quote(command.identity(attempt))}",

@@ -92,7 +92,10 @@ def _setup(job: Job) -> list[str]:
 
 def python_of(job: Job) -> list[str]:
     """The Python that runs on the nodes: an image has its own."""
-    return shlex.split(job.site.python or ("python3" if job.site.container else sys.executable))
+    if not job.site.python:
+        return ["python3" if job.site.container else sys.executable]
+    program, *more = shlex.split(job.site.python)
+    return [os.path.expanduser(program), *more]  # no shell of the node would: it is quoted
 
 
 def _command(job: Job, attempt: AttemptDirectory) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from hysweep.check.site import FIELD_OF, LAUNCHERS, option_of
 from hysweep.launch import command, queue
 from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
 from hysweep.launch.sbatch import python_of, script
@@ -39,8 +40,8 @@ _TRANSIENT = re.compile(
 _LIMIT = re.compile(r"(?i)submit limit|MaxSubmit|MaxJobs|QOSMax|AssocMax|AssocGrp|QOSGrp")
 
 
-# The setting that a refusal is about, by a word of sbatch's; of several the first. An account that is wrong for a
-# partition goes by the account.
+# The setting that a refusal is about: of the option that it names, else by a word of sbatch's; of several the first. An
+# account that is wrong for a partition goes by the account.
 _SETTINGS = (
     (r"\baccount\b", "cluster.account"),
     (r"\bqos\b", "cluster.qos"),
@@ -53,7 +54,7 @@ _SETTINGS = (
     (r"dependency", "cluster.dependency"),
     (r"node name", "cluster.nodelist"),
     (r"node count|node configuration|more processors|too many nodes", "cluster.nodes"),
-    (r"unrecognized option|invalid option", "cluster.additional_parameters"),
+    (r"license|invalid option|invalid directive", "cluster.additional_parameters"),
 )
 
 
@@ -154,7 +155,7 @@ class SlurmLauncher:
                 text=True,
                 errors="replace",
                 timeout=_SUBMITS_WITHIN,
-                env=command.inherited(os.environ),
+                env={k: v for k, v in command.inherited(os.environ).items() if option_of(k) not in LAUNCHERS},
                 cwd=file.parent,
             )
         except FileNotFoundError as e:
@@ -181,6 +182,8 @@ class SlurmLauncher:
 
 def setting_of(refusal: str) -> str | None:
     """The key that what sbatch said is about, where a word of it tells."""
+    if named := re.search(r"--([a-z][a-z\-]+)", refusal):
+        return f"cluster.{FIELD_OF.get(named[1], 'additional_parameters')}"
     return next((key for words, key in _SETTINGS if re.search(words, refusal, re.IGNORECASE)), None)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hysweep.check import lacks_for
+from hysweep.check.site import not_to_be_sent
 from hysweep.compile import compile_trial
 from hysweep.launch import queue
 from hysweep.launch.probe import ASKED, ping, pong, report
@@ -26,10 +27,11 @@ from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
 from hysweep.launch.sbatch import script
 from hysweep.launch.slurm import SlurmLauncher
 from hysweep.launch.snapshot import snapshot
+from hysweep.launch.unsaid import read_unsaid
 from hysweep.schema import BadInput, Problem, Trial
 from hysweep.schema.finding import Finding
 from hysweep.schema.job import Job
-from hysweep.track import AttemptDirectory, TrialDirectory, read_json, write_json, write_text
+from hysweep.track import AttemptDirectory, Cause, TrialDirectory, read_json, write_json, write_text
 
 MINUTES = 1
 MINUTES_WITH_GPUS = 3  # torch comes up on every one of them
@@ -86,7 +88,7 @@ def survey(
     if trial.cluster.launcher != "slurm":
         cure = "name a cluster of SLURM's, as hysweep doctor --cluster slurm_h100"
         raise BadInput(Problem("cluster.launcher", trial.cluster.launcher, "its nodes cannot be asked by sbatch", cure))
-    if lacking := lacks_for(trial):
+    if lacking := [*lacks_for(trial), *not_to_be_sent(trial)]:
         raise BadInput(*lacking)
     root = root.absolute()
     made_root = not root.exists()
@@ -147,7 +149,8 @@ def _submit(answer: Answer) -> Problem | None:
         answer.job_id = SlurmLauncher().send(attempt.path / "job.sbatch")
     except (Busy, Refused) as e:
         what = f"constraint {answer.kind}" if answer.kind else answer.job.site.name
-        return Problem("--cluster", what, f"no job was taken: {e}", "mend cluster.* as it says")
+        key = (e.setting if isinstance(e, Refused) else None) or "cluster.*"
+        return Problem("--cluster", what, f"no job was taken: {e}", f"mend {key} as it says")
     return None
 
 
@@ -204,6 +207,9 @@ def _why_silent(answer: Answer) -> str:
     for log in sorted(answer.attempt.path.glob("slurm-*.log")):
         with suppress(OSError):
             said += [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    end = read_unsaid(said, answer.job.nodes)
+    if end is not None and end.cause is Cause.CONFIG_ERROR:
+        return f"{answer.state.reason or 'the job ended'}: {end.reason}"
     # what the task itself said; else why SLURM could not start it, but not how it ended the others then
     own = [line for line in said if not line.startswith(("srun:", "slurmstepd"))]
     own = own or [line for line in said if not _AFTERWARDS.search(line)][:1] or said[-1:]

@@ -18,7 +18,15 @@ _TAIL = 65536  # bytes
 # "srun: error: node[2-3]: tasks 1-2: Exited with exit code 3"; those that srun ended itself are "Terminated"
 _TASK = re.compile(r"srun: error: (?P<nodes>\S+): tasks? [\d,-]+: (?P<how>Exited with exit code \d+|.*)$")
 _LAUNCH = re.compile(r"srun: error: Task launch for \S+ failed on node (?P<node>[^\s:]+): (?P<why>.*)")
-_LOUD = re.compile(r"(?:srun|slurmstepd\S*): error: |.*(?:No such file|not found|rror:)")
+# A program that is not there, a module that Python lacks, and an option that this srun does not have, as pyxis's where
+# there is no pyxis.
+_NOT_THERE = re.compile(
+    r"slurmstepd\S*: error: (?P<program>execve\(\): .*)"
+    r"|(?P<module>(?:ModuleNotFoundError: |\S*python\S*: )No module .*)"
+    r"|(?P<option>srun: (?:unrecognized|invalid) option.*)"
+)
+_LOUD = re.compile(rf"(?:srun|slurmstepd\S*): error: |{_NOT_THERE.pattern}|.*(?:No such file|not found|rror:)")
+_CURE = "; see cluster.python, setup, modules, container and srun_args"
 
 
 def unsaid(attempt: AttemptDirectory) -> End | None:
@@ -34,9 +42,15 @@ def unsaid(attempt: AttemptDirectory) -> End | None:
 
 
 def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
-    """From the log of a job on so many nodes. What failed on all of them is no fault of a node."""
+    """From the log of a job on so many nodes. What failed alike on all of them is no fault of a node."""
     lines = list(lines)
     loud = tuple(dict.fromkeys(line[:500] for line in lines if _LOUD.match(line)))[:12]
+    lacks = next((found for line in loud if (found := _NOT_THERE.match(line))), None)
+    kind = lacks.lastgroup if lacks else None
+    if lacks and kind:
+        own = lacks[kind]
+    else:
+        own = next((line for line in reversed(loud) if not line.startswith(("srun", "slurmstepd"))), "")
     for line in lines:
         if launch := _LAUNCH.match(line):
             reason = f"{launch['node']}: its task was not launched: {launch['why']}"
@@ -44,14 +58,21 @@ def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
         task = _TASK.match(line)
         if task is None or task["how"] == "Terminated":
             continue
+        # srun has a line of each node, or of several
+        alike = [other["nodes"] for other in map(_TASK.match, lines) if other and other["how"] == task["how"]]
         blamed: list[str] = []
         with suppress(BadInput):
-            blamed = hosts(task["nodes"])
-        reason = f"{task['nodes']}: the node process: {task['how']}"
+            blamed = list(dict.fromkeys(name for text in alike for name in hosts(text)))
+        reason = f"{task['nodes']}: the node process: {task['how']}" + (f": {own}" if own else "")
         # 128 and more: by a signal, as a shell says it
         has_exited = (code := re.search(r"exit code (\d+)", task["how"])) is not None and int(code[1]) < 128
-        if has_exited and len(blamed) < nodes:
+        # of a module all nodes are short, though srun may have ended some before they said so
+        if has_exited and len(blamed) < nodes and kind != "module":
             return End(Cause.RAY_BOOT, Phase.START, reason=reason, lines=loud, nodes=tuple(blamed))
+        if has_exited and lacks:
+            return End(Cause.CONFIG_ERROR, Phase.START, reason=reason + _CURE, lines=loud)
         cause = Cause.HOST_OOM if "Out Of Memory" in task["how"] else Cause.UNKNOWN if has_exited else Cause.KILLED
         return End(cause, reason=reason, lines=loud)
+    if lacks:
+        return End(Cause.CONFIG_ERROR, Phase.START, reason=own + _CURE, lines=loud)
     return End(Cause.UNKNOWN, reason=loud[0], lines=loud) if loud else None

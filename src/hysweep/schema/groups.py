@@ -770,7 +770,7 @@ class Cluster:
     object_store_gib: float | None = knob(
         None, "Ray's shared memory on a node; null: Ray's own choice", unit="GiB", learned=False, low=0.08
     )
-    timeout_min: int = knob(240, "time limit of a job", unit="min", learned=False, low=1)
+    timeout_min: int = knob(240, "time limit of a job", unit="min", learned=False, low=1, high=525_600)
     ray_boot_timeout_s: int = knob(300, "until all nodes must have joined", unit="s", learned=False, low=10)
     silent_after_s: int = knob(
         5, "a node of which nothing was heard for so long is lost", unit="s", when=ON_SLURM, learned=False, low=3

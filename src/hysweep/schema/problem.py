@@ -38,7 +38,8 @@ class Problem:
         return hash((self.key, str(self.value), self.why, self.cure))
 
     def __str__(self) -> str:
-        return f"{self.key} = {self.value}: {self.why}; {self.cure}"
+        value = "null" if self.value is None else self.value
+        return f"{self.key} = {value}: {self.why}; {self.cure}"
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self) | {"stage": str(self.stage), "severity": str(self.severity)}

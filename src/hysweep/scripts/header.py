@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hysweep.check.keys import RESERVED
-from hysweep.check.site import FIELD_OF, LAUNCHERS, SECRET, SHORT, TAKEN_AWAY, gpus_of
+from hysweep.check.site import FIELD_OF, FLAGS, LAUNCHERS, SECRET, SHORT, TAKEN_AWAY, gpus_of, option_name
 from hysweep.schema import BadInput
 from hysweep.schema.gpus import GPUS, kind_of
 from hysweep.schema.hostlist import hosts
@@ -21,11 +21,6 @@ from hysweep.scripts.settings import Row
 MORE_SHORT = {"B": "extra-node-info", "D": "chdir", "F": "nodefile", "H": "hold", "I": "immediate", "L": "licenses",
               "M": "clusters", "O": "overcommit", "S": "core-spec", "b": "begin", "i": "input", "k": "no-kill",
               "m": "distribution", "s": "oversubscribe", "v": "verbose"}  # fmt: skip
-ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "oversubscribe"}
-# Those that have no value, or have one only after a =.
-FLAGS = {"contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "immediate", "nice", "no-kill",
-         "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue",
-         "spread-job", "test-only", "usage", "use-min-nodes", "verbose", "version", "wait"}  # fmt: skip
 # pyxis adds options to sbatch and srun; these have no value.
 PYXIS_FLAG = re.compile(
     r"no-container-[\w-]+|container-(?:mount-home|remap-root|entrypoint|entrypoint-log|writable|readonly)"
@@ -130,15 +125,15 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
         value: str | None
         if word.startswith("--"):
             name, is_joined, value = word[2:].partition("=")
-            name = ALIASES.get(name, name)
+            name = option_name(name)
             if not is_joined:
                 value = None if name in FLAGS or PYXIS_FLAG.fullmatch(name) else following
         elif word.startswith("-") and len(word) > 1:
             name = {**SHORT, **MORE_SHORT}.get(word[1], word[1])
             value = word[2:].removeprefix("=") or (None if name in FLAGS else following)
             is_joined = word[2:]
-        else:
-            name, value, is_joined = word, None, "="
+        else:  # no dash: left as it is, which is no option's name
+            name, value, is_joined = f" {word}", None, "="
         if not is_joined and value is not None:
             word = f"{word} {value}"
             n += 1

@@ -9,8 +9,8 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from hysweep.check.site import OF_SRUN, SECRET, SHORT, SHORT_OF_SRUN
-from hysweep.scripts.header import FLAGS, MORE_SHORT, PYXIS_FLAG, Header, unwanted
+from hysweep.check.site import OF_SRUN, SECRET, SHORT, SHORT_OF_SRUN, SRUN_FLAGS, SRUNS_SHORT_FLAGS
+from hysweep.scripts.header import MORE_SHORT, PYXIS_FLAG, Header, unwanted
 from hysweep.scripts.launch import launches
 from hysweep.scripts.scope import ALWAYS_SET, END, ENV, MARK, PIECE, Scope, Word
 from hysweep.scripts.settings import Row, shown
@@ -21,10 +21,7 @@ Words = Sequence[Word]
 # --- the container, and srun
 # Of srun's options, those that are of the site and not of the script's own steps.
 OF_SITE = re.compile(r"(?:no-)?container-.+|mpi|cpu-bind|mem-bind|network|propagate")
-SRUN_FLAGS = {*FLAGS, "disable-status", "exact", "interactive", "kill-on-bad-exit", "label", "multi-prog",
-              "no-allocate", "overlap", "preserve-env", "pty", "resv-ports", "unbuffered", "whole"}  # fmt: skip
 SRUNS_SHORT = {**SHORT, **MORE_SHORT, **SHORT_OF_SRUN, "l": "label", "u": "unbuffered"}
-SRUNS_SHORT_FLAGS = "EHKOQXZklqsuv"
 APPTAINERS_VALUES = ("-B", "--bind", "--env", "--env-file", "-H", "--home", "--pwd", "--cwd", "-W", "--workdir", "-o",
                      "--overlay", "--mount", "-S", "--scratch", "--network", "--hostname")  # fmt: skip
 # A node, or a job, has its own.

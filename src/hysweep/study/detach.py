@@ -12,12 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hysweep.launch import JobStatus, command, queue
+from hysweep.launch import Busy, JobStatus, Refused, queue
+from hysweep.launch.slurm import SlurmLauncher
 from hysweep.schema import BadInput, Cluster, Problem, Study
 from hysweep.track import StudyDirectory, read_json, write_json, write_text
 
 LEAVES_BEFORE_S = 120  # of its time limit: one step is over by then
-_SUBMITS_WITHIN_S = 90.0
 
 
 def detach_here(directory: StudyDirectory) -> str:
@@ -39,26 +39,12 @@ def detach_to_slurm(directory: StudyDirectory, study: Study, site: Cluster) -> s
     file = directory.path / "controller.sbatch"
     write_text(file, script(directory, study, site))
     try:
-        done = subprocess.run(
-            ["sbatch", "--parsable", str(file.absolute())],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SUBMITS_WITHIN_S,
-            env=command.inherited(os.environ),
-            cwd=directory.path,
-        )
-    except FileNotFoundError as e:
-        cure = "study.controller.launcher=local"
-        raise BadInput(Problem("--detach", "slurm", "there is no sbatch here", cure)) from e
-    except subprocess.TimeoutExpired as e:
-        why = f"sbatch did not answer within {_SUBMITS_WITHIN_S:.0f} s"
-        raise BadInput(Problem("--detach", "slurm", why, "say it again later")) from e
-    if done.returncode:
-        said = " ".join(line.removeprefix("sbatch: error: ").strip() for line in done.stderr.splitlines())
+        job = SlurmLauncher().send(file)
+    except Busy as e:
+        raise BadInput(Problem("--detach", "slurm", str(e), "say it again later")) from e
+    except Refused as e:
         cure = "set study.controller.partition and the like, or study.controller.launcher=local"
-        raise BadInput(Problem("--detach", "slurm", said or f"sbatch: exit code {done.returncode}", cure))
-    job = done.stdout.strip().partition(";")[0]
+        raise BadInput(Problem("--detach", "slurm", str(e), cure)) from e
     write_json(note, {"job": job})
     return f"SLURM job {job}"
 
