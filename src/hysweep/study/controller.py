@@ -45,7 +45,8 @@ from hysweep.study.replicates import is_confirmation, missing, outcome, same_poi
 from hysweep.study.reuse import copy_metrics, find_result
 from hysweep.study.search import Reached, Search
 from hysweep.study.stopping import Progress, last_mark
-from hysweep.study.storage import Unreachable, open_storage, reaching
+from hysweep.study.storage import Damaged, Unreachable, open_storage, reaching
+from hysweep.study.storage_url import KEY, hidden
 from hysweep.study.tracking import run_name, trial_run
 from hysweep.study.trials import Trials
 from hysweep.track import (
@@ -117,6 +118,10 @@ class Controller:
         self._lock.acquire(wait_s)
         try:
             self._open()
+        except Unreachable as e:  # it went away after it was opened
+            self._lock.release()
+            shown = hidden(self.definition.study.storage or str(self.directory.journal))
+            raise BadInput(Problem(KEY, shown, str(e), "go on when it answers; the study's jobs do meanwhile")) from e
         except BaseException:
             self._lock.release()
             raise
@@ -135,9 +140,11 @@ class Controller:
         space, confirms = self.definition.space, self.definition.study.confirm.top > 0
         self._confirmations = {t.number for t in self._trials if confirms and is_confirmation(t.point(), space)}
         self._is_confirmed = False
-        self._search = Search(self.definition, open_storage(self.definition.study, self.directory), self._trials.points)
-        self._is_settled = False
-        self._settle()
+        storage = open_storage(self.definition.study, self.directory)
+        with reaching():
+            self._search = Search(self.definition, storage, self._trials.points)
+            self._is_settled = False
+            self._settle()
         for trial in self._trials.live:
             state = self._trials.state(trial)
             if state.status is not Status.CREATED:
@@ -153,7 +160,7 @@ class Controller:
         """One step. True while there is something left to wait for. `asks=False` begins no new trial.
 
         Raises Unreachable when the storage does not answer: the same again later. Raises Lost when the study has
-        another controller by now.
+        another controller by now. A journal that somebody damages meanwhile is made again.
         """
         self._lock.renew()
         self._take_changes()
@@ -166,6 +173,11 @@ class Controller:
                 self._ingest()
                 if asks and not self._is_paused:
                     self._ask()
+        except Damaged as e:
+            self.directory.log("journal_damaged", reason=str(e))
+            self._notifier.close()
+            self._open()  # what is in memory may be ahead of what is on disk
+            return True
         except Unreachable:
             self._is_settled = False
             raise
