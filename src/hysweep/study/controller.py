@@ -909,8 +909,9 @@ class Controller:
             claim = attempt.claimed()
             began = self._started.get(state.job_id or "") or (claim.created if claim else None)
             seconds = now() - began if began else 0.0
-        job = self._config(trial, state.attempt)
-        return max(0.0, seconds) / 3600 * job.world_size
+        config = self._config(trial, state.attempt)
+        hours = min(max(0.0, seconds) / 3600, config.cluster.timeout_min / 60)  # whatever the nodes' clocks say
+        return hours * config.world_size
 
 
 def composer_of(directory: StudyDirectory) -> Composer:

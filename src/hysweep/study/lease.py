@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from hysweep.launch.processes import Process, boot_id, is_alive, own_claim
 from hysweep.schema import BadInput, Problem
 from hysweep.track import PASSING, Claim, StudyDirectory, read_json, write_json
-from hysweep.track.files import claim
+from hysweep.track.files import age, claim, clock_of
 
 LEASE_S = 180.0  # longer than a scheduler that does not answer holds up one step
 RENEW_S = 30.0
@@ -59,7 +59,7 @@ def holder(directory: StudyDirectory) -> Holder | None:
     said = read_json(directory.driver_file) or {}
     try:
         signed = directory.driver_file.stat().st_mtime
-        return Holder(Claim.from_dict(said), str(said["token"]), _now(directory) - signed)
+        return Holder(Claim.from_dict(said), str(said["token"]), clock_of(directory.path) - signed)
     except (OSError, LookupError, TypeError):
         return None
 
@@ -142,7 +142,7 @@ class StudyLock:
         heirs = self._heirs(before)
         if not claim(heirs, self._token):
             with suppress(OSError):
-                if _now(self._directory) - heirs.stat().st_mtime > LEASE_S:  # that one died on the way
+                if (age(heirs) or 0.0) > LEASE_S:  # that one died on the way
                     heirs.unlink()
             return False
         if has_lock is False:
@@ -166,15 +166,3 @@ def held_problem(directory: StudyDirectory) -> Problem:
     if there is not None and not there.is_here:
         cure = f"it signed {there.age:.0f} s ago; {LEASE_S:.0f} s after its last sign another may go on"
     return Problem(str(directory.path), f"driven by {there or 'a process unknown'}", "a study has one controller", cure)
-
-
-def _now(directory: StudyDirectory) -> float:
-    """By the clock that the times of the study's files have: that of the file server, where there is one."""
-    probe = directory.path / f".now-{os.getpid()}"
-    try:
-        probe.touch()
-        return probe.stat().st_mtime
-    except OSError:
-        return time.time()
-    finally:
-        probe.unlink(missing_ok=True)

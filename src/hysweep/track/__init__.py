@@ -1,7 +1,7 @@
 """The trial directory on disk: atomic writes, tolerant reads, attempts, metrics, the cause of every end."""
 
 from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict, settle
-from hysweep.track.checkpoints import checkpoint_step, set_aside, superfluous
+from hysweep.track.checkpoints import checkpoint_step, set_aside, settle_note, superfluous
 from hysweep.track.clock import now, telling
 from hysweep.track.directory import SIMULATED, AttemptDirectory, StudyDirectory, TrialDirectory
 from hysweep.track.files import PASSING, append_line, read_json, read_lines, thrown_away, write_json, write_text
@@ -34,6 +34,7 @@ __all__ = [
     "read_lines",
     "set_aside",
     "settle",
+    "settle_note",
     "superfluous",
     "telling",
     "thrown_away",
