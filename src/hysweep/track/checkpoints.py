@@ -97,7 +97,8 @@ def _goes_to_its_end(path: Path) -> bool:
         size = file.seek(0, os.SEEK_END)
         if path.suffix in (".pt", ".pth"):  # a zip file ends in its directory
             file.seek(max(0, size - 22))
-            return file.read(4) == b"PK\x05\x06"
+            end = file.read()
+            return len(end) == 22 and end.startswith(b"PK\x05\x06")
         if path.suffix == ".safetensors":
             file.seek(0)
             length = int.from_bytes(file.read(8), "little")
