@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hysweep.launch import command, ending, processes
+from hysweep.launch import command, ending, processes, reach
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import BootFailed, Cluster, RayCluster
 from hysweep.launch.follower import Follower
@@ -152,11 +152,19 @@ class Node:
             environment |= self.services.start(job, self.allocation, environment, self.wait)
         except ServiceFailed as e:
             return End(Cause.REWARD_ERROR, Phase.START, reason=str(e))
+        environment |= self._tracking(job, environment)
         began = time.monotonic()
         joins = self.cluster.boot(environment, self.wait)
         say(f"the cluster is up after {time.monotonic() - began:.1f} s; the trainer starts")
         code = self._run(command.driver_command(job), environment | joins, self.cluster)
         return self._classify(code)
+
+    def _tracking(self, job: Job, environment: dict[str, str]) -> dict[str, str]:
+        """No trainer fails for want of Weights & Biases: where that does not answer, the run is written offline."""
+        if not reach.logs_online(environment, job.env) or (why := reach.why_unreachable(environment)) is None:
+            return {}
+        say(f"Weights & Biases does not answer ({why}): this run is written offline, for `hysweep wandb sync`")
+        return {"WANDB_MODE": "offline"}
 
     def _make_room(self, job: Job, environment: dict[str, str]) -> None:
         """Begin to remove checkpoints that are torn or that earlier attempts kept beyond their number."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hysweep.compose.composer import MISCOMPOSED, load_trial
+from hysweep.launch.reach import why_unreachable
 from hysweep.report.records import Standing, StudyRecord, TrialRecord
 from hysweep.report.wandb.log import OfflineRun, Unreadable, merged, read, steps_of, write
 from hysweep.schema import BadInput, Problem
@@ -216,6 +217,9 @@ def must_be_logged_in() -> None:
     except ImportError as e:
         cure = "pip install 'hysweep[wandb]'"
         raise BadInput(Problem("wandb", "not installed", "it sends and reads the runs", cure)) from e
+    if (why := why_unreachable(os.environ)) is not None:  # its client would try again for minutes
+        cure = "sync where somebody reaches it; nothing is lost meanwhile. WANDB_BASE_URL says where it is"
+        raise BadInput(Problem("wandb", "no answer", why, cure))
     try:
         wandb.Api(timeout=30).default_entity  # noqa: B018 - asks the server
     except Exception as e:  # its client raises whatever it meets
