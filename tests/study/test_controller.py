@@ -404,6 +404,32 @@ def test_a_damaged_definition_is_told(composer: Composer, garbage: bytes) -> Non
         Controller(directory)
 
 
+@pytest.mark.parametrize("garbage", [b"", b"\x80\x00", b"trainer: [", b"- 1", b"nope: 1", b"trainer: {seed: x}", None])
+@pytest.mark.parametrize("name", ["trial.yaml", "attempts/1/job.json", "point.json"])
+def test_a_damaged_record_of_a_trial_that_runs_is_made_again(composer: Composer, name: str, garbage) -> None:
+    directory = begin(composer, "rollout.n=2,4", "study.max_parallel=2")
+    fake = FakeLauncher(rising, {(0, 1): Cause.PREEMPTED})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    file = directory.trials()[0].path / name
+    file.unlink() if garbage is None else file.write_bytes(garbage)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2
+    assert len(fake.submitted) == len(set(fake.submitted)) == 3
+    assert [e.attempt for e in directory.ledger() if e.trial == 0] == [1, 2]
+
+
+def test_a_trial_of_which_nothing_can_be_read_is_one_clear_error(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    fake = FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    for name in ("trial.yaml", "point.json"):
+        (directory.trials()[0].path / name).write_text("{torn")
+    with pytest.raises(BadInput, match=r"trial\.yaml = damaged: .*bring the file back.*hysweep cancel .* 0"):
+        finish(directory, fake)
+
+
 def test_a_journal_lost_in_the_middle_is_made_again(composer: Composer) -> None:
     directory = begin(composer, "algorithm=grpo,rloo", LR, "study.n_trials=4", "study.max_parallel=2")
     fake = FakeLauncher(by_lr)

@@ -204,12 +204,12 @@ def read_state(text: str) -> str | None:
 
 def _plain_id(text: str) -> str | None:
     """``12``, ``12_3`` of an array, ``12+0`` of a heterogeneous job: the id that the job goes by."""
-    found = re.fullmatch(r"(\d+(?:_\d+)?)(?:\+0)?", text.strip())
+    found = re.fullmatch(r"(\d+(?:_\d+)?)(?:\+0)?", text.strip(), re.ASCII)
     return found[1] if found else None
 
 
 def _time(text: str) -> float | None:
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):  # of year 1 there is no such time
         return datetime.fromisoformat(text.strip()).timestamp()
     return None
 

@@ -20,6 +20,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ from pathlib import Path
 from hysweep.check import errors
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import SEED, Composer
-from hysweep.compose.composer import load_trial, trial_yaml
+from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
@@ -857,14 +858,31 @@ class Controller:
         """What an attempt runs: what was frozen, or a rung up the memory ladder from it. Read once."""
         key = trial.path, attempt
         if key not in self._placed:
-            placed = [p for n in range(attempt, 0, -1) if (p := trial.attempt(n).placement()) is not None]
-            self._placed[key] = load_trial(placed[0] if placed else trial.config_file.read_text(encoding="utf-8"))
+            self._placed[key] = self._frozen(trial, attempt)
         return self._placed[key]
+
+    def _frozen(self, trial: TrialDirectory, attempt: int) -> Trial:
+        """As it is on disk; where that is damaged, composed anew from the point, if that comes to the same trial."""
+        try:
+            placed = [p for n in range(attempt, 0, -1) if (p := trial.attempt(n).placement()) is not None]
+            return load_trial(placed[0] if placed else trial.config_file.read_text(encoding="utf-8"))
+        except (OSError, *MISCOMPOSED) as e:
+            definition = self.definition
+            with suppress(BadInput):
+                again = self._composer.point(definition.fixed, definition.space, trial.point())
+                if trial_id(again, varied=definition.space.varied) == trial.id:
+                    self.directory.log("recomposed", trial=trial.number, reason=str(e)[:200])
+                    return moved(again, self._changes)
+            cure = f"bring the file back from a copy, or give the trial up: hysweep cancel {self.directory.path} "
+            why = f"cannot be read as a trial: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
+            raise BadInput(Problem(str(trial.config_file), "damaged", why, f"{cure}{trial.number}")) from e
 
     def _job_of(self, trial: TrialDirectory, attempt: int) -> Job:
         """The job of an attempt as it was submitted."""
-        written = trial.attempt(attempt).job()
-        return Job.from_dict(written) if written else self._job(trial, attempt)
+        with suppress(LookupError, TypeError):
+            if written := trial.attempt(attempt).job():
+                return Job.from_dict(written)
+        return self._job(trial, attempt)
 
     def _job(self, trial: TrialDirectory, number: int) -> Job:
         """The job of an attempt that is yet to be submitted."""

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from hysweep.launch.processes import Process, boot_id, is_alive, own_claim
 from hysweep.schema import BadInput, Problem
-from hysweep.track import PASSING, Claim, StudyDirectory, read_json, write_json
+from hysweep.track import PASSING, Claim, StudyDirectory, read_record, write_json
 from hysweep.track.files import age, claim, clock_of
 
 LEASE_S = 180.0  # longer than a scheduler that does not answer holds up one step
@@ -56,7 +56,7 @@ class Holder:
 
 def holder(directory: StudyDirectory) -> Holder | None:
     """Who drives a study, or did when it was last signed; None: nobody does."""
-    said = read_json(directory.driver_file) or {}
+    said = read_record(directory.driver_file) or {}
     try:
         signed = directory.driver_file.stat().st_mtime
         return Holder(Claim.from_dict(said), str(said["token"]), clock_of(directory.path) - signed)
@@ -92,7 +92,7 @@ class StudyLock:
         """Sign again when it is time to; `is_urgent` looks now. Raises Lost."""
         if not is_urgent and time.monotonic() - self._renewed < RENEW_S:
             return
-        said = read_json(self._directory.driver_file) or {}
+        said = read_record(self._directory.driver_file) or {}
         if said.get("token", self._token) != self._token:
             raise Lost(f"{self._directory.path} is driven by process {said.get('pid')} on {said.get('host')} now")
         if said:
@@ -102,7 +102,7 @@ class StudyLock:
             self._sign()
 
     def release(self) -> None:
-        said = read_json(self._directory.driver_file) or {}
+        said = read_record(self._directory.driver_file) or {}
         if said.get("token") == self._token:
             self._directory.driver_file.unlink(missing_ok=True)
         self._lock.release()

@@ -4,7 +4,16 @@ from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict, settle
 from hysweep.track.checkpoints import checkpoint_step, set_aside, settle_note, superfluous
 from hysweep.track.clock import now, telling
 from hysweep.track.directory import SIMULATED, AttemptDirectory, StudyDirectory, TrialDirectory
-from hysweep.track.files import PASSING, append_line, read_json, read_lines, thrown_away, write_json, write_text
+from hysweep.track.files import (
+    PASSING,
+    append_line,
+    read_json,
+    read_lines,
+    read_record,
+    thrown_away,
+    write_json,
+    write_text,
+)
 from hysweep.track.metrics import curve_of, logged, matching
 from hysweep.track.records import Booking, Claim, End, State, Status
 
@@ -32,6 +41,7 @@ __all__ = [
     "now",
     "read_json",
     "read_lines",
+    "read_record",
     "set_aside",
     "settle",
     "settle_note",

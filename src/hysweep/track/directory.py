@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hysweep.track.clock import now
-from hysweep.track.files import append_line, claim, read_json, read_lines, write_json, write_text
+from hysweep.track.files import append_line, claim, read_lines, read_record, write_json, write_text
 from hysweep.track.metrics import curve_of
 from hysweep.track.records import Booking, Claim, End, State
 
@@ -36,7 +36,7 @@ def _record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
     """What a file says, or None where it says nothing that can be understood."""
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -88,7 +88,7 @@ class AttemptDirectory:
         return (self.path / "job.json").exists()
 
     def job(self) -> dict[str, Any] | None:
-        return read_json(self.path / "job.json")
+        return read_record(self.path / "job.json")
 
     def place(self, trial_yaml: str) -> None:
         """What this attempt and later ones run instead of what was frozen: the same training, placed otherwise."""
@@ -98,7 +98,7 @@ class AttemptDirectory:
     def placement(self) -> str | None:
         try:
             return (self.path / "trial.yaml").read_text(encoding="utf-8")
-        except OSError:
+        except FileNotFoundError:
             return None
 
     def claim(self, who: Claim) -> bool:
@@ -166,8 +166,7 @@ class TrialDirectory:
 
     def point(self) -> dict[str, Any]:
         """The varied fields and their values here."""
-        found = read_json(self.path / "point.json")
-        return found if isinstance(found, dict) else {}
+        return read_record(self.path / "point.json") or {}
 
     def state(self) -> State:
         """Where the trial stands. A state that was damaged from outside is that of a trial that nobody has
@@ -325,8 +324,7 @@ class StudyDirectory:
         write_json(self.path / "changes.json", changes)
 
     def changes(self) -> dict[str, Any]:
-        found = read_json(self.path / "changes.json")
-        return found if isinstance(found, dict) else {}
+        return read_record(self.path / "changes.json") or {}
 
     # --- a study of made-up jobs
 

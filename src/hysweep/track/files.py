@@ -56,8 +56,14 @@ def read_json(path: Path) -> Any | None:
     """The value, or None where there is none that can be read (yet)."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The mapping that a file holds, or None where it holds none that can be read."""
+    found = read_json(path)
+    return found if isinstance(found, dict) else None
 
 
 def claim(path: Path, text: str) -> bool:
@@ -120,7 +126,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(record, dict):
                 yield record

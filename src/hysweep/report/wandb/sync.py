@@ -21,7 +21,7 @@ from hysweep.report.wandb.log import OfflineRun, Unreadable, merged, read, steps
 from hysweep.schema import BadInput, Problem
 from hysweep.schema import Trial as Config
 from hysweep.study.tracking import TrackedRun, trial_run
-from hysweep.track import TrialDirectory, read_json, write_json
+from hysweep.track import TrialDirectory, read_record, write_json
 
 NOTE = "wandb.json"  # of a trial, or of the study: what was sent
 _TIMEOUT_S = 1800.0  # for one run, over a slow line
@@ -245,5 +245,4 @@ def _stamp(directories: Sequence[Path]) -> list[list[Any]]:
 
 
 def _note(trial: TrialDirectory) -> dict[str, Any]:
-    found = read_json(trial.path / NOTE)
-    return found if isinstance(found, dict) else {}
+    return read_record(trial.path / NOTE) or {}
