@@ -121,7 +121,9 @@ def _group_yaml(pickled: bytes) -> str:
 @lru_cache(KEPT)
 def load_trial(text: str) -> Trial:
     """The frozen trial back. Fields of a later schema take their defaults; fields that are gone are refused."""
-    merged = OmegaConf.merge(OmegaConf.structured(Trial), OmegaConf.create(text))
+    # all of it is resolved: a ${ in it is nothing but text
+    content = OmegaConf.create(literal(yaml.load(text, Loader=get_yaml_loader())) if "${" in text else text)
+    merged = OmegaConf.merge(OmegaConf.structured(Trial), content)
     trial = OmegaConf.to_object(merged)
     assert isinstance(trial, Trial)
     return trial

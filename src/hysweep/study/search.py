@@ -5,7 +5,9 @@ Optuna's journal is an index of the study's directory. Only the controller opens
 
 from __future__ import annotations
 
+import io
 import math
+import pickle
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hysweep.compose import SEED, Choice, Parameter
+from hysweep.schema import BadInput, Problem
 from hysweep.schema.search import SAMPLER_OPTIONS
 from hysweep.study.definition import Definition
 from hysweep.study.storage import name_in_storage
@@ -199,7 +202,7 @@ class Search:
         if asked.name == "cmaes":
             if "population_size" in given:
                 given["popsize"] = given.pop("population_size")
-            return CmaEsSampler(seed=mixed, warn_independent_sampling=False, **given)
+            return _Cma(seed=mixed, warn_independent_sampling=False, **given)
         if asked.name == "nsgaii":
             return NSGAIISampler(seed=mixed, **given)
         if asked.name == "qmc":  # counts its own points in the journal, and must scramble them alike each time
@@ -209,6 +212,38 @@ class Search:
             grouped = asked.multivariate and self._definition.space.has_conditions
             return TPESampler(seed=mixed, group=grouped, **given)
         return RandomSampler(seed=mixed)
+
+
+class _Cma(CmaEsSampler):
+    """Optuna keeps this sampler's state in the storage as a pickle, which would run whatever somebody else has put into
+    a database or a journal. Here it is read only as what it is: numbers, and the three classes of cmaes."""
+
+    def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> Any:
+        for trial in reversed(completed_trials):
+            kept = {k: v for k, v in trial.system_attrs.items() if k.startswith(self._attr_key_optimizer)}
+            if kept:
+                try:
+                    return _Numbers(io.BytesIO(bytes.fromhex(self._concat_optimizer_attrs(kept)))).load()
+                except Exception as e:  # a pickle that is damaged raises whatever it meets
+                    why = f"what the storage keeps of it at trial {trial.number} is none of its own: {e}"
+                    cure = "somebody else wrote there, or it is damaged: hysweep rebuild makes the storage anew"
+                    raise BadInput(Problem("study.sampler.name", "cmaes", why, cure)) from e
+        return None
+
+
+class _Numbers(pickle.Unpickler):
+    """Builds nothing but arrays and optimizers of cmaes."""
+
+    ALLOWED = frozenset(
+        [(f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")]
+        + [("numpy", "ndarray"), ("numpy", "dtype")]
+        + [("cmaes._cma", "CMA"), ("cmaes._sepcma", "SepCMA"), ("cmaes._cmawm", "CMAwM")]
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return super().find_class(module, name)
 
 
 class _Redrawn(optuna.Trial):

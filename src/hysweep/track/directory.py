@@ -255,10 +255,13 @@ class StudyDirectory:
         return self.path / "report.html"
 
     def create(self, study_yaml: str, conf: dict[str, str]) -> None:
-        """Bring the directory into being as one step: whole, or not there at all."""
+        """Bring the directory into being as one step: whole, or not there at all. It is its owner's alone, whatever
+        the umask: what trainers log is in it, and who could write there would decide what they run. To let others
+        look: chmod g+rx."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
         for name, text in conf.items():
             target = draft / "conf" / name
             target.parent.mkdir(parents=True, exist_ok=True)
