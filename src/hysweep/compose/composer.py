@@ -37,6 +37,7 @@ from hysweep.compose.grammar import (
     NOT_OF_A_TRIAL,
     OPTIONAL_GROUPS,
     SHORT_FOR,
+    UNREAD,
     Assignments,
     Vocabulary,
     assignment,
@@ -382,7 +383,7 @@ class Composer:
             try:
                 text = path.read_text(encoding="utf-8")
                 content = yaml.load(text, Loader=get_yaml_loader())
-            except (yaml.YAMLError, OSError, UnicodeDecodeError) as e:
+            except (yaml.YAMLError, OSError, ValueError, RecursionError) as e:
                 faults.append(Problem(str(path), "unreadable", " ".join(str(e).split()), "mend the file"))
                 continue
             if text.startswith("\ufeff"):
@@ -425,7 +426,7 @@ class Composer:
             for key, node in found:
                 if node.style is not None or node.tag not in NUMBERS or self.words.fields.get(key) is not str:
                     continue
-                if str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
+                if _as_yaml(node.value) != node.value:
                     why = f"in {path} reads as a number or a claim, and the field takes a text"
                     faults.append(Problem(key, node.value, why, f"put it in quotes: '{node.value}'"))
         return faults
@@ -559,11 +560,19 @@ def _without_idle(study: Any, overrides: Sequence[str]) -> Any:
     return study
 
 
+def _as_yaml(text: str) -> str | None:
+    """What YAML makes of a scalar, as text; None: nothing, as of a number of 5,000 digits."""
+    try:
+        return str(yaml.load(text, Loader=get_yaml_loader()))
+    except (yaml.YAMLError, ValueError):
+        return None
+
+
 def sweep_name(file: Path, key: str) -> str:
     """The name of a sweep file as `sweep=NAME` says it. Raises BadInput, about `key`, where it cannot."""
     try:
         can_be_said = _parsed(f"sweep={file.stem}").value() == file.stem
-    except HydraException:
+    except UNREAD:
         can_be_said = False
     if not can_be_said:
         why, cure = "has a name that `sweep=NAME` cannot say", "name it by letters, digits, - and _"
