@@ -357,7 +357,9 @@ class Composer:
             pickled, choices = self._grouped(tuple(str(o.input_line) for o in options))
             tree: DictConfig = pickle.loads(pickled)
             ConfigLoaderImpl._apply_overrides_to_config([o for o in parsed if o not in options], tree)
-        except MISCOMPOSED as e:
+        except (*MISCOMPOSED, OSError) as e:
+            if isinstance(e, OSError) and e.errno is not None:
+                raise  # of the disk; those of OmegaConf, for a file that is one number, have none
             raise BadInput(*(self._broken_files() or [self._explain(e, overrides)])) from e
         return tree, choices
 

@@ -142,7 +142,7 @@ def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
                 "study.name",
                 name,
                 "is a directory's name",
-                f"leave out /, ${{, a leading dot and blanks at its ends, at most {LONGEST_NAME} bytes",
+                f"leave out /, a leading dot and blanks at its ends, and ${{; at most {LONGEST_NAME} bytes",
             )
         )
     return Definition(
