@@ -116,9 +116,10 @@ class AttemptDirectory:
         return _record(self.path / "end.json", End.from_dict)
 
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
-        """(step, metrics) in the order written. verl's file logger writes NaN as null: here it is NaN again."""
+        """(step, metrics) in the order written. verl's file logger writes NaN as null: here it is NaN again. What is
+        no number is no metric."""
         return [
-            (int(line["step"]), {k: _float_like(v) for k, v in line["data"].items()})
+            (int(line["step"]), {k: n for k, v in line["data"].items() if isinstance(n := _float_like(v), int | float)})
             for line in read_lines(self.metrics_file)
             if isinstance(line.get("step"), (int, float))
             and abs(_float_like(line["step"])) < 2**63
