@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -398,7 +399,13 @@ def test_completion_knows_groups_options_and_fields() -> None:
 def test_doctor_names_what_is_there() -> None:
     findings = {f["name"]: f for f in json.loads(hysweep("doctor", "--json").stdout)}
     assert findings["python"]["is_good"]
-    assert {"verl", "torch", "ray", "SLURM", "disk"} <= set(findings)
+    named = {"hysweep", "python", "system", "verl", "ray", "torch", "vllm", "megatron-core", "megatron-bridge",
+             "transformers", "hydra-core", "omegaconf", "optuna", "submitit", "SLURM", "disk"}  # fmt: skip
+    assert named <= set(findings), "what a report of a fault needs"
+    for package in ("hydra-core", "optuna", "submitit"):
+        assert findings[package]["found"].startswith(version(package))
+    assert findings["hysweep"]["found"].startswith(hysweep("--version").stdout.split()[-1])
+    assert set(findings) <= set(hysweep("doctor").stdout.replace("│", " ").split()) | {"GPU driver", "tiny model"}
     assert all(f["cure"] for f in findings.values() if not f["is_good"])
 
 

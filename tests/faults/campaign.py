@@ -21,7 +21,7 @@ from hysweep.compose import Composer
 from hysweep.launch import Busy, JobState, JobStatus
 from hysweep.launch.simulated import Course, SimulatedCluster, SimulatedLauncher
 from hysweep.schema.job import Job
-from hysweep.study import define
+from hysweep.study import define, storage
 from hysweep.study.controller import Controller
 from hysweep.study.curves import Model
 from hysweep.study.simulation import BEGINNING
@@ -143,7 +143,7 @@ def striking(weather: Weather) -> Iterator[None]:
     places: list[tuple[Any, str, Callable[..., Any]]] = [
         (files.os, "replace", weather.around(files.os.replace)),
         (directory_module, "append_line", weather.around(directory_module.append_line, half_a_line)),
-        (JournalFileBackend, "append_logs", weather.around(JournalFileBackend.append_logs, half_a_log)),
+        (storage._Journal, "append_logs", weather.around(storage._Journal.append_logs, half_a_log)),
     ]
     saved = [(place, name, getattr(place, name)) for place, name, _ in places]
     for place, name, struck in places:
@@ -200,8 +200,8 @@ def came_of(directory: StudyDirectory, scheduler: SimulatedLauncher) -> dict[str
     import optuna
     from optuna.storages import JournalStorage
 
-    storage = JournalStorage(JournalFileBackend(str(directory.journal)))
-    told = optuna.load_study(study_name=None, storage=storage).trials
+    index = JournalStorage(JournalFileBackend(str(directory.journal)))
+    told = optuna.load_study(study_name=None, storage=index).trials
     states = {t.number: t.state() for t in directory.trials()}
     return {
         "points": {t.number: (t.id, t.point()) for t in directory.trials()},

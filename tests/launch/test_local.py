@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -438,6 +439,23 @@ def test_what_says_nothing_is_ended_and_leaves_its_stacks(local: LocalLauncher, 
     assert "stacks-0.txt" in end.reason
     assert "fake_trainer" in (attempt.path / "stacks-0.txt").read_text()
     wait_for(lambda: not everything(attempt))
+
+
+def test_an_attempt_goes_on_from_the_newest_checkpoint_that_is_whole(local: LocalLauncher, new_attempt: New) -> None:
+    attempt = new_attempt("exit=0", checkpoints_kept=1)
+    checkpoints = attempt.trial.checkpoints
+    for step in (2, 4, 6):
+        weights = checkpoints / f"global_step_{step}" / "actor" / "model_world_size_1_rank_0.pt"
+        weights.parent.mkdir(parents=True)
+        zipfile.ZipFile(weights, "w").close()
+    weights.write_bytes(weights.read_bytes()[:9])  # the newest
+    note = checkpoints / "latest_checkpointed_iteration.txt"
+    note.write_text("6")
+    over(local, local.submit(attempt))
+    assert note.read_text() == "4"
+    said = attempt.node_log.read_text()
+    assert "not gone on from global_step_6: actor/model_world_size_1_rank_0.pt is cut off" in said
+    wait_for(lambda: sorted(os.listdir(checkpoints)) == ["global_step_4", note.name])
 
 
 def test_one_machine_is_one_node(local: LocalLauncher, new_attempt: New) -> None:

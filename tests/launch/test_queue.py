@@ -190,6 +190,20 @@ def test_a_site_without_records_and_a_job_that_is_gone(tools) -> None:
     assert queue.states(["9"])["9"].state is JobStatus.UNKNOWN, "the records lag behind"
 
 
+def test_what_cannot_be_read_ends_no_job(tools) -> None:
+    """It would be submitted a second time, beside itself."""
+    known = "echo 'JobId=9 JobState=RUNNING'"
+    for said in ("echo 'slurm: backup controller takes over'", "echo '9|RUNN'", "head -c 200 /dev/urandom"):
+        tools(squeue=said, sacct="exit 0", scontrol=known)
+        assert queue.states(["9"])["9"].state is JobStatus.UNKNOWN, said
+        tools(squeue="exit 0", sacct=said, scontrol=known)
+        assert queue.states(["9"])["9"].state is JobStatus.UNKNOWN, said
+    tools(squeue="echo 'welcome to this site'; echo '8|RUNNING|n1|N/A|N/A|N/A|None'", sacct="exit 0",
+          scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")  # fmt: skip
+    found = queue.states(["8", "9"])
+    assert found["9"].is_over and found["8"].state is JobStatus.RUNNING, "greetings keep nobody from an end"
+
+
 def test_a_controller_that_does_not_answer_says_nothing_of_jobs(tools) -> None:
     tools(squeue="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", sacct="echo")
     with pytest.raises(queue.NoAnswer, match="Unable to contact"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from hysweep.track import Booking, Cause, Claim, End, State, Status, StudyDirect
 pytestmark = pytest.mark.slow
 wandb = pytest.importorskip("wandb")
 
+NOBODY = "http://127.0.0.1:9"
 SECRETS = {"WANDB_API_KEY": KEY, "HF_TOKEN": "hf_planted_secret", "AWS_SECRET_ACCESS_KEY": "aws/planted/secret"}
 # What verl does with W&B: init with a name and a configuration, log with a step; an attempt that is killed never ends.
 CLIENT = """
@@ -118,13 +120,13 @@ def server() -> Iterator[WandbServer]:
     assert serving.unknown == []
 
 
-def hysweep(server: WandbServer | None, home: Path, *words: str, code: int = 0) -> tuple[str, str]:
+def hysweep(server: WandbServer | str, home: Path, *words: str, code: int = 0, key: str = KEY) -> tuple[str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "hysweep", "wandb", *words],
         text=True,
         capture_output=True,
         timeout=300,
-        env=environment(home, server.url if server else "http://127.0.0.1:9"),
+        env=environment(home, server if isinstance(server, str) else server.url) | {"WANDB_API_KEY": key},
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, done.stderr
@@ -175,7 +177,7 @@ def test_messages_of_any_length_come_through(messages: list[bytes]) -> None:
 def test_every_trial_is_sent_once_and_what_arrived_is_what_was_written(
     written: StudyDirectory, server: WandbServer, tmp_path: Path
 ) -> None:
-    out, err = hysweep(None, tmp_path, "sync", str(written.path), "--dry-run", code=1)
+    out, err = hysweep(NOBODY, tmp_path, "sync", str(written.path), "--dry-run", code=1)
     assert "trial 0: 8 steps would be sent" in out
     out, err = hysweep(server, tmp_path, "sync", str(written.path), code=1)  # of trial 2 nothing can be read
     trials = {t["trial"]: t for t in _as_json(written, server, tmp_path)}
@@ -238,9 +240,21 @@ def test_what_does_not_arrive_is_no_success(written: StudyDirectory, server: Wan
     assert not (written.trials()[0].path / "wandb.json").exists() and (written.trials()[1].path / "wandb.json").exists()
 
 
-def test_without_a_key_nothing_is_tried(written: StudyDirectory, tmp_path: Path) -> None:
-    _, err = hysweep(None, tmp_path, "sync", str(written.path), code=2)
+def test_without_a_key_nothing_is_tried(written: StudyDirectory, server: WandbServer, tmp_path: Path) -> None:
+    _, err = hysweep(server, tmp_path, "sync", str(written.path), code=2, key="")
     assert err.startswith("hysweep: wandb = no answer") and "wandb login" in err and "Traceback" not in err
+
+
+def test_a_server_that_does_not_answer_is_told_as_that(written: StudyDirectory, tmp_path: Path) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        for why in ("Connection refused", "no answer within 10 s"):
+            for verb in ("sync", "report"):
+                _, err = hysweep(url, tmp_path, verb, str(written.path), code=2)
+                assert err.startswith(f"hysweep: wandb = no answer: {url}: ") and why in err, err
+                assert "nothing is lost" in err and "Traceback" not in err and "wandb login" not in err
+            deaf.listen(16)
 
 
 def test_the_report_is_saved_and_saved_again_over_itself(
@@ -267,7 +281,7 @@ def test_the_report_is_saved_and_saved_again_over_itself(
 
 
 def test_without_a_server_the_report_is_a_file(written: StudyDirectory, tmp_path: Path) -> None:
-    out, _ = hysweep(None, tmp_path, "report", str(written.path), "--offline")
+    out, _ = hysweep(NOBODY, tmp_path, "report", str(written.path), "--offline")
     spec = json.loads((written.path / "wandb-report.json").read_text())
     assert out.strip().endswith("wandb-report.json") and len(spec["blocks"]) > 6
 
@@ -276,7 +290,7 @@ def test_a_study_that_is_not_tracked_there_says_so(tmp_path: Path) -> None:
     directory = StudyDirectory(tmp_path / "plain")
     directory.create(study_yaml("plain"), {})
     directory.add_trial(0, "abcdef123456", trial_yaml(Composer().compose([]).trial), {})
-    _, err = hysweep(None, tmp_path, "sync", str(directory.path), code=2)
+    _, err = hysweep(NOBODY, tmp_path, "sync", str(directory.path), code=2)
     assert "tracking=wandb" in err
 
 

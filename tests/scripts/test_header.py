@@ -16,6 +16,7 @@ from hysweep.schema import BadInput
 from hysweep.scripts import Imported, import_script
 from hysweep.scripts.header import gib, minutes, read_header, words_of
 from hysweep.scripts.importer import ON_SLURM
+from tests.fuzzing import damaged, examples, texts_of
 
 TRAINS = "python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet data.val_files=/d/b.parquet"
 
@@ -504,3 +505,32 @@ def test_memory_in_every_unit(n: int) -> None:
 def test_no_line_breaks_the_reader(text: str) -> None:
     header = read_header(f"#SBATCH {text}\n")
     assert header is None or header.fields["nodes"] >= 1
+
+
+SCRIPT = r"""#!/bin/bash
+#SBATCH --job-name=hy3 -N 2 --gpus-per-node=h100:8
+#SBATCH --time=1-12:30 --mem=200G --exclude=gpu[01-03]
+set -euo pipefail
+module load cuda/12.9
+export NCCL_DEBUG=WARN DIR="${DIR:-/data}"
+if [[ -z "${X:-}" ]]; then N=$((2 * 8)); fi
+srun --container-image=/i.sqsh python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \
+  actor_rollout_ref.actor.optim.lr=1e-6 data.train_files="$DIR/a.parquet" "$@" 2>&1 | tee log
+"""
+
+
+@examples(15)
+@given(
+    damaged(SCRIPT) | texts_of("#SBATCH ", "--time=", "--mem=", "-N", "\n", "1-2:3", "[1-", "$((", "))", "${", "}", '"')
+)
+@example("#SBATCH --time=" + "9" * 5000)
+@example("#SBATCH -N " + "9" * 5000)
+@example("A=$((" + "(" * 2000 + "1" + ")" * 2000 + "))\n")
+def test_any_script_is_imported_or_refused(text: str) -> None:
+    for only_site in (False, True):
+        try:
+            found = take(text, only_site)
+        except BadInput as e:
+            assert e.problems
+            continue
+        OmegaConf.create(found.text)

@@ -415,6 +415,32 @@ def test_a_damaged_definition_is_told(composer: Composer, garbage: bytes) -> Non
         Controller(directory)
 
 
+@pytest.mark.parametrize("garbage", [b"", b"\x80\x00", b"trainer: [", b"- 1", b"nope: 1", b"trainer: {seed: x}", None])
+@pytest.mark.parametrize("name", ["trial.yaml", "attempts/1/job.json", "point.json"])
+def test_a_damaged_record_of_a_trial_that_runs_is_made_again(composer: Composer, name: str, garbage) -> None:
+    directory = begin(composer, "rollout.n=2,4", "study.max_parallel=2")
+    fake = FakeLauncher(rising, {(0, 1): Cause.PREEMPTED})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    file = directory.trials()[0].path / name
+    file.unlink() if garbage is None else file.write_bytes(garbage)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2
+    assert len(fake.submitted) == len(set(fake.submitted)) == 3
+    assert [e.attempt for e in directory.ledger() if e.trial == 0] == [1, 2]
+
+
+def test_a_trial_of_which_nothing_can_be_read_is_one_clear_error(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    fake = FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    for name in ("trial.yaml", "point.json"):
+        (directory.trials()[0].path / name).write_text("{torn")
+    with pytest.raises(BadInput, match=r"trial\.yaml = damaged: .*bring the file back.*hysweep cancel .* 0"):
+        finish(directory, fake)
+
+
 def test_a_journal_lost_in_the_middle_is_made_again(composer: Composer) -> None:
     directory = begin(composer, "algorithm=grpo,rloo", LR, "study.n_trials=4", "study.max_parallel=2")
     fake = FakeLauncher(by_lr)
@@ -586,3 +612,74 @@ def test_death_at_any_moment_loses_nothing_and_runs_nothing_twice(composer: Comp
         booked = [(e.trial, e.attempt) for e in directory.ledger()]
         assert sorted(booked) == [(0, 1), (0, 2), (1, 1)], (moment, booked)
     assert moment > 60, "the acts were counted"
+
+
+DAMAGE = {
+    "gone": lambda raw: None,
+    "empty": lambda raw: b"",
+    "cut": lambda raw: raw[: len(raw) // 2],
+    "cut within its head": lambda raw: raw[:9],
+    "garbage after it": lambda raw: raw + b"\x80\x00\xff garbage",
+    "a foreign line after it": lambda raw: raw + b'{"level": "info"}\n[1]\n',
+    "another one's": lambda raw: raw[raw.index(b"\n") + 1 :],
+}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [("algorithm=grpo,rloo", LR, "study.n_trials=5"), (f"{LR.partition('=')[0]}=1e-4,2e-4,4e-4,8e-4,1e-3",)],
+    ids=["drawn", "grid"],
+)
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_journal_damaged_while_it_is_used_is_made_again(composer: Composer, damage, space) -> None:
+    words = (*space, "study.max_parallel=2")
+    calm = begin(composer, *words, "study.name=calm")
+    finish(calm, FakeLauncher(by_lr))
+    directory, fake = begin(composer, *words, "study.name=rough"), FakeLauncher(by_lr)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        looks = 0
+        while c.tick():
+            looks += 1
+            assert looks < 300
+            if looks in (2, 9, 16):
+                after = damage(directory.journal.read_bytes())
+                directory.journal.unlink()
+                if after is not None:
+                    directory.journal.write_bytes(after)
+    assert any(e["event"] == "journal_damaged" for e in directory.events())
+    assert causes(directory) == [Cause.COMPLETED] * 5
+    assert len(fake.submitted) == len(set(fake.submitted)) == 5
+    assert [t.point() for t in directory.trials()] == [t.point() for t in calm.trials()], "the search went on as it was"
+    told = [(t.state.name, t.params, t.value) for t in optuna_trials(directory)]
+    assert told == [(t.state.name, t.params, t.value) for t in optuna_trials(calm)]
+
+
+@pytest.mark.parametrize("space", ["trainer.learning_rate=1e-4,2e-4,4e-4", LR])
+def test_a_journal_that_lost_its_end_is_completed(composer: Composer, space: str) -> None:
+    """Wherever a power cut took it: between any two of its lines, and at any state of the study."""
+    directory = begin(composer, space, "study.n_trials=3", "study.max_parallel=2")
+    fake = FakeLauncher(by_lr)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        for _ in range(4):
+            c.tick()
+    lines = directory.journal.read_bytes().splitlines(keepends=True)
+    for left in range(len(lines)):
+        directory.journal.write_bytes(b"".join(lines[:left]))
+        with Controller(directory, launchers=lambda name: fake):
+            known = {t.number: (t.state.name, len(t.params)) for t in optuna_trials(directory)}
+            assert [known[t.number] for t in directory.trials()] == [("RUNNING", 1)] * 2, left
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3 and len(fake.submitted) == 3
+    told = [t.params for t in optuna_trials(directory) if t.state.name == "COMPLETE"]
+    assert [{k: float(v) for k, v in params.items()} for params in told] == [t.point() for t in directory.trials()]
+
+
+def test_what_comes_after_a_lost_line_of_the_journal_is_no_other_trial_s(composer: Composer) -> None:
+    directory = begin(composer, LR, "study.n_trials=4")
+    finish(directory, fake := FakeLauncher(by_lr))
+    before = [(t.state.name, t.params, t.value) for t in optuna_trials(directory)]
+    lines = directory.journal.read_bytes().splitlines(keepends=True)
+    first = next(n for n, line in enumerate(lines) if b"datetime_start" in line)
+    directory.journal.write_bytes(b"".join([*lines[:first], b"{torn\n", *lines[first + 1 :]]))
+    finish(directory, fake)
+    assert [(t.state.name, t.params, t.value) for t in optuna_trials(directory)] == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
@@ -12,6 +13,7 @@ from hysweep.report import read_study
 from hysweep.schema import BadInput
 from hysweep.study import define
 from hysweep.study.controller import Controller
+from hysweep.study.storage import _Journal
 from hysweep.track import Cause, StudyDirectory
 
 from .fake import FakeLauncher
@@ -120,6 +122,34 @@ def test_qmc_fills_the_space_evenly(composer: Composer, kind: str) -> None:
 def test_what_would_start_no_end_of_jobs_has_a_limit(composer: Composer, wish: str, most: str) -> None:
     said = refused(composer, LR, "study.n_trials=3", "study.confirm.top=2", wish)
     assert wish.partition("=")[0] in said and most in said
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "{name:tpe,multivariate:true,n_startup_trials:3}", "nsgaii"])
+def test_an_asking_that_is_cut_short_draws_the_same(
+    composer: Composer, sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever in its journal: also between two of the parameters of one trial."""
+    asked = ("algorithm=grpo,rloo", "rollout.temperature=interval(0.5,1.5)", LR, "study.n_trials=6", "study.seed=3")
+    whole = begin(composer, *asked, f"study.sampler={sampler}", "study.name=whole")
+    finish(whole, FakeLauncher(by_lr))
+    directory = begin(composer, *asked, f"study.sampler={sampler}", "study.name=cut")
+    append, lines = _Journal.append_logs, itertools.count(1)
+
+    def dying(backend: _Journal, logs: list[dict]) -> None:
+        append(backend, logs)
+        if next(lines) % 3 == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Journal, "append_logs", dying)
+    fake, deaths = FakeLauncher(by_lr), 0
+    while True:
+        try:
+            finish(directory, fake)
+            break
+        except KeyboardInterrupt:
+            deaths += 1
+    assert deaths > 6 and len(fake.submitted) == 6
+    assert points(directory) == points(whole)
 
 
 def test_a_grid_by_name_runs_its_first_points(composer: Composer) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,12 +16,14 @@ from pathlib import Path
 import optuna
 import pytest
 
+from hysweep.cli import study as verbs
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Study
 from hysweep.study import begin as begin_study
+from hysweep.study import controller as controller_module
 from hysweep.study.controller import Controller
 from hysweep.study.rebuild import rebuild
-from hysweep.study.storage import Unreachable
+from hysweep.study.storage import Unreachable, open_storage
 from hysweep.study.storage_url import check_storage, hidden, network_file_system
 from hysweep.track import Cause, StudyDirectory
 
@@ -189,6 +193,70 @@ def test_a_controller_that_is_killed_leaves_a_database_that_goes_on(composer: Co
     assert causes(directory) == [Cause.COMPLETED] * 6
     (states,) = [t for n, t in in_database(postgres.url).items() if n.startswith("killed ")]
     assert states == ["COMPLETE"] * 6
+
+
+@pytest.mark.postgres
+def test_a_database_restarted_again_and_again_in_the_middle_of_a_study(
+    composer: Composer, postgres: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At any instant, under whatever statement: whoever drives the study waits for it and goes on."""
+    words = ("algorithm=grpo,rloo", LR, "study.n_trials=12", "study.max_parallel=3", "study.seed=5")
+    calm = begin(composer, *words, "study.name=calm")
+    finish(calm, FakeLauncher(by_lr))
+    directory = begin(composer, *words, "study.name=restarted", f"study.storage='{postgres.url}'")
+    fake = FakeLauncher(by_lr)
+    is_over = threading.Event()
+
+    def restart() -> None:
+        moments = random.Random(11)
+        while not is_over.wait(moments.uniform(0.05, 0.8)):
+            postgres.stop()
+            is_over.wait(moments.choice([0.0, 0.3]))
+            postgres.start()
+
+    monkeypatch.setattr(verbs, "Controller", lambda d, changes: Controller(d, changes, launchers=lambda name: fake))
+    weather = threading.Thread(target=restart)
+    weather.start()
+    try:
+        for _ in range(20):  # one that finds it gone as it begins says so, and is run again
+            try:
+                code = verbs.drive(directory, {})
+                break
+            except BadInput as e:
+                assert len(e.problems) == 1 and "study.storage" in str(e), e
+                assert not directory.driver_file.exists(), "it leaves the study to whoever goes on"
+    finally:
+        is_over.set()
+        weather.join()
+    assert code == 0
+    assert "does not answer" in capsys.readouterr().err
+    assert causes(directory) == [Cause.COMPLETED] * 12
+    assert len(fake.submitted) == len(set(fake.submitted)) == 12, "none is lost, none runs twice"
+    assert [t.state().value for t in directory.trials()] == [by_lr(t.point(), 1)[-1] for t in directory.trials()]
+    (states,) = [t for n, t in in_database(postgres.url).items() if n.startswith("restarted ")]
+    assert sorted(states) == ["COMPLETE"] * 12
+    points = [t.point() for t in directory.trials()]
+    assert points[0] == calm.trials()[0].point() and len({str(p) for p in points}) == 12
+
+
+@pytest.mark.postgres
+def test_a_database_that_goes_as_a_study_is_entered(
+    composer: Composer, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = begin(composer, "rollout.n=2,4", "study.name=entered", f"study.storage='{postgres.url}'")
+
+    def going(*arguments: object) -> object:
+        opened = open_storage(*arguments)  # type: ignore[arg-type]
+        postgres.stop()
+        return opened
+
+    with monkeypatch.context() as patched:
+        patched.setattr(controller_module, "open_storage", going)
+        with pytest.raises(BadInput, match=r"study\.storage = .*does not answer"):
+            Controller(directory).__enter__()
+    postgres.start()
+    finish(directory, fake := FakeLauncher(rising))
+    assert causes(directory) == [Cause.COMPLETED] * 2 and len(fake.submitted) == 2
 
 
 # --- the URL

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 import psutil
 
+from hysweep import __version__
 from hysweep.embedded import assets
 from hysweep.schema import Problem, Stage, Trial
 from hysweep.schema.finding import Finding
+from hysweep.schema.versions import GPU_STACK, OWN_STACK, operating_system
 
 # What real verl on the CPU was run with, beside verl itself; the extra `cpu` installs them.
 CPU_STACK = ("verl", "torch", "ray", "transformers", "TransferQueue", "tensordict")
@@ -31,7 +35,7 @@ def installed(name: str) -> str | None:
 
 def examine(where: Path) -> list[Finding]:
     """All findings; `where` is the directory that studies will be written to."""
-    return [*_python(), *_packages(), *_resources(where), *_cluster()]
+    return [*_system(), *_packages(), *_resources(where), *_cluster()]
 
 
 def lacks_for(trial: Trial) -> list[Problem]:
@@ -109,27 +113,44 @@ def _cure_of_silence(cluster: str) -> str:
     return "log in to a node that reaches it, or set SLURM_CONF to its configuration"
 
 
-def _python() -> list[Finding]:
+def _system() -> list[Finding]:
     v = ".".join(map(str, sys.version_info[:3]))
     good = (3, 11) <= sys.version_info[:2] < (3, 13)
-    return [Finding("python", good, v, "use Python 3.11 or 3.12", is_needed=True)]
+    return [
+        Finding("hysweep", True, as_installed("hysweep") or __version__),
+        Finding("python", good, v, "use Python 3.11 or 3.12", is_needed=True),
+        Finding("system", True, f"{operating_system()}, {platform.system()} {platform.release()} {platform.machine()}"),
+    ]
+
+
+def as_installed(name: str) -> str | None:
+    """The version of a distribution, and the commit or place that it came from where that is no registry."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return None
+    try:
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        commit = origin.get("vcs_info", {}).get("commit_id")
+        place = f"commit {commit[:12]}" if commit else "from a working copy" if "dir_info" in origin else ""
+    except (ValueError, AttributeError, TypeError):
+        place = ""
+    return f"{found.version} ({place})" if place else found.version
 
 
 def _packages() -> list[Finding]:
-    findings = [
-        Finding(
-            n,
-            (v := installed(n)) is not None,
-            v or "not installed",
-            "pip install 'hysweep[cpu]'",
-            is_needed=True,
-        )
-        for n in CPU_STACK
+    on_gpus = "a trial on GPUs runs it: see `hysweep setup`, or take an image that has it"
+    return [
+        *(_package(n, "pip install 'hysweep[cpu]'", is_needed=True) for n in CPU_STACK),
+        *(_package(n, on_gpus) for n in GPU_STACK),
+        *(_package(n, "pip install hysweep", is_needed=True) for n in OWN_STACK),
+        *(_package(n, f"pip install 'hysweep[{extra}]'") for n, extra in EXTRAS.items()),
     ]
-    return findings + [
-        Finding(n, (v := installed(n)) is not None, v or "not installed", f"pip install 'hysweep[{extra}]'")
-        for n, extra in EXTRAS.items()
-    ]
+
+
+def _package(name: str, cure: str, is_needed: bool = False) -> Finding:
+    found = as_installed(name)
+    return Finding(name, found is not None, found or "not installed", cure, is_needed)
 
 
 def _resources(where: Path) -> list[Finding]:
@@ -178,7 +199,17 @@ def _slurm() -> Finding:
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         return Finding("SLURM", False, "no sbatch here", "log in to a node that can submit")
+    sbatch = f"{_version_of_slurm()} at {sbatch}"
     if (said := slurm_says_nothing()) is not None:
         cure = f"{_cure_of_silence('')}; for the test cluster {_cure_of_silence('testcluster')}"
-        return Finding("SLURM", False, f"{sbatch} is there, but no cluster answers: {said}", cure)
+        return Finding("SLURM", False, f"{sbatch}, but no cluster answers: {said}", cure)
     return Finding("SLURM", True, sbatch)
+
+
+def _version_of_slurm() -> str:
+    """What the client says of itself; it asks no cluster for that."""
+    try:
+        done = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, errors="replace", timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return "of unknown version"
+    return done.stdout.strip() or "of unknown version"

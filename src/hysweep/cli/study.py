@@ -33,7 +33,7 @@ from hysweep.study.detach import detach_here, detach_to_slurm, requeue
 from hysweep.study.home import settle_home
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
 from hysweep.study.storage import Unreachable
-from hysweep.track import PASSING, Cause, StudyDirectory, read_json
+from hysweep.track import PASSING, Cause, StudyDirectory, read_record
 
 RETRY_S = 30.0  # after a disk was full
 
@@ -201,7 +201,7 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
 
 def _named(directory: StudyDirectory, there: Holder) -> str:
     """Who drives a study, with what it takes to look at it or to stop it."""
-    job = (read_json(directory.controller_file) or {}).get("job")
+    job = (read_record(directory.controller_file) or {}).get("job")
     signed = "" if there.is_here else f", which signed {there.age:.0f} s ago"
     return f"{there}{signed}" + (f" (SLURM job {job})" if job and not there.is_here else "")
 

@@ -18,7 +18,7 @@ from hysweep.report.figures import metric_names
 from hysweep.report.wandb.study import save_report, send_study, tracking_of, write_report
 from hysweep.report.wandb.sync import NOTE, Sent, What, must_be_logged_in, sync
 from hysweep.schema import BadInput
-from hysweep.track import read_json, write_json
+from hysweep.track import read_record, write_json
 
 
 def sync_study(path: Path, is_dry: bool, as_json: bool) -> int:
@@ -65,7 +65,7 @@ def _study(path: Path) -> str:
         click.echo(f"no report in it: {e}", err=True)
         page = None
     where = send_study(read_study(directory), page)
-    note = read_json(directory.path / NOTE) or {}
+    note = read_record(directory.path / NOTE) or {}
     write_json(directory.path / NOTE, note | {"run": where})
     return where
 

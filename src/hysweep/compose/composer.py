@@ -37,6 +37,7 @@ from hysweep.compose.grammar import (
     NOT_OF_A_TRIAL,
     OPTIONAL_GROUPS,
     SHORT_FOR,
+    UNREAD,
     Assignments,
     Vocabulary,
     assignment,
@@ -121,7 +122,9 @@ def _group_yaml(pickled: bytes) -> str:
 @lru_cache(KEPT)
 def load_trial(text: str) -> Trial:
     """The frozen trial back. Fields of a later schema take their defaults; fields that are gone are refused."""
-    merged = OmegaConf.merge(OmegaConf.structured(Trial), OmegaConf.create(text))
+    # all of it is resolved: a ${ in it is nothing but text
+    content = OmegaConf.create(literal(yaml.load(text, Loader=get_yaml_loader())) if "${" in text else text)
+    merged = OmegaConf.merge(OmegaConf.structured(Trial), content)
     trial = OmegaConf.to_object(merged)
     assert isinstance(trial, Trial)
     return trial
@@ -354,7 +357,9 @@ class Composer:
             pickled, choices = self._grouped(tuple(str(o.input_line) for o in options))
             tree: DictConfig = pickle.loads(pickled)
             ConfigLoaderImpl._apply_overrides_to_config([o for o in parsed if o not in options], tree)
-        except MISCOMPOSED as e:
+        except (*MISCOMPOSED, OSError) as e:
+            if isinstance(e, OSError) and e.errno is not None:
+                raise  # of the disk; those of OmegaConf, for a file that is one number, have none
             raise BadInput(*(self._broken_files() or [self._explain(e, overrides)])) from e
         return tree, choices
 
@@ -380,7 +385,7 @@ class Composer:
             try:
                 text = path.read_text(encoding="utf-8")
                 content = yaml.load(text, Loader=get_yaml_loader())
-            except (yaml.YAMLError, OSError, UnicodeDecodeError) as e:
+            except (yaml.YAMLError, OSError, ValueError, RecursionError) as e:
                 faults.append(Problem(str(path), "unreadable", " ".join(str(e).split()), "mend the file"))
                 continue
             if text.startswith("\ufeff"):
@@ -427,10 +432,10 @@ class Composer:
                     continue
                 if expected is not str:
                     if ":" in node.value:
-                        number = yaml.load(node.value, Loader=get_yaml_loader())
+                        number = _as_yaml(node.value)
                         why = f"in {path} reads as {number}, for YAML counts in sixties"
                         faults.append(Problem(key, node.value, why, "write it as one number"))
-                elif str(yaml.load(node.value, Loader=get_yaml_loader())) != node.value:
+                elif _as_yaml(node.value) != node.value:
                     why = f"in {path} reads as a number or a claim, and the field takes a text"
                     faults.append(Problem(key, node.value, why, f"put it in quotes: '{node.value}'"))
         return faults
@@ -576,11 +581,19 @@ def _without_idle(study: Any, overrides: Sequence[str]) -> Any:
     return study
 
 
+def _as_yaml(text: str) -> str | None:
+    """What YAML makes of a scalar, as text; None: nothing, as of a number of 5,000 digits."""
+    try:
+        return str(yaml.load(text, Loader=get_yaml_loader()))
+    except (yaml.YAMLError, ValueError):
+        return None
+
+
 def sweep_name(file: Path, key: str) -> str:
     """The name of a sweep file as `sweep=NAME` says it. Raises BadInput, about `key`, where it cannot."""
     try:
         can_be_said = _parsed(f"sweep={file.stem}").value() == file.stem
-    except HydraException:
+    except UNREAD:
         can_be_said = False
     if not can_be_said:
         why, cure = "has a name that `sweep=NAME` cannot say", "name it by letters, digits, - and _"

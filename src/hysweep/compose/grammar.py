@@ -29,6 +29,7 @@ GRAMMAR_CURE = "quote it for Hydra and the shell, as in 'key=\"a,b\"'; see Hydra
 SPACE_CURE = "write choice(a, b), range(1, 10), interval(0, 1), int(interval(1, 8)) or tag(log, interval(1e-6, 1e-4))"
 BRANCH_CURE = "write {when: algorithm == grpo, in: 'interval(0.2, 0.4)'}"
 ZIP_CURE = "write a list of mappings with the same keys, as in [{rollout.n: 8, trainer.train_batch_size: 64}, ...]"
+UNREAD = (HydraException, ValueError, RecursionError)  # a number of 5,000 digits, brackets within brackets
 MOST_VALUES = 100_000  # of a range, which is counted out
 MOST_SEEDS = 1_000
 SHORT_FOR = {"study.sampler": "study.sampler.name", "study.pruner": "study.pruner.name"}
@@ -107,7 +108,7 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
             continue
         try:
             override = parser.parse_override(text)
-        except HydraException as e:
+        except UNREAD as e:
             problems.append(_unread(key, right, e, GRAMMAR_CURE))
             continue
         key = override.key_or_group.removeprefix("/")
@@ -205,7 +206,7 @@ def _written(key: str, content: Any, words: Vocabulary) -> Choice | Interval:
     text = content if isinstance(content, str) else emit(content)
     try:
         override = OverridesParser.create().parse_override(f"{key}={text}")
-    except HydraException as e:
+    except UNREAD as e:
         raise BadInput(_unread(f"space.{key}", text, e, SPACE_CURE)) from e
     if override.is_sweep_override():
         return _dimension(key, override, words)
@@ -383,7 +384,7 @@ def _refuse_endless(key: str, text: str, *numbers: float) -> None:
         raise BadInput(Problem(key, text, "its ends are no finite numbers", SPACE_CURE))
 
 
-def _unread(key: str, text: str, error: HydraException, cure: str) -> Problem:
+def _unread(key: str, text: str, error: Exception, cure: str) -> Problem:
     """What Hydra could not read; its choice() takes no null, and says so in words of Python's types."""
     inner = re.fullmatch(r"\s*choice\((.*)\)\s*", text, re.DOTALL)
     if inner and "NoneType" in str(error):

@@ -56,8 +56,11 @@ class Allocation:
             raise BadInput(Problem("SLURM_JOB_NODELIST", ",".join(nodes), f"names {len(nodes)} of {counted} nodes", ""))
         if tasks not in (None, len(nodes)):
             raise BadInput(Problem("SLURM_NTASKS", tasks, "one task runs on each node", f"ask for {len(nodes)}"))
+        rank = _int(environment.get("SLURM_PROCID")) or 0
+        if rank >= len(nodes):
+            raise BadInput(Problem("SLURM_PROCID", rank, f"there are {len(nodes)} nodes", "run one task on each"))
         return cls(
-            rank=_int(environment.get("SLURM_PROCID")) or 0,
+            rank=rank,
             nodes=tuple(nodes),
             job=environment.get("SLURM_JOB_ID", ""),
             restarts=_int(environment.get("SLURM_RESTART_COUNT")) or 0,
@@ -67,7 +70,8 @@ class Allocation:
 
 
 def _int(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    is_number = text is not None and text.isascii() and text.isdigit() and len(text) < 18
+    return int(text) if is_number and text is not None else None
 
 
 # --- addresses

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from hysweep.launch.protocol import JobState, JobStatus
 from hysweep.schema import BadInput, Problem
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, Claim
+from hysweep.track.files import age
 
 _PREFIX = "local:"
 _STARTS_WITHIN = 120.0  # seconds for a Python to come up and take the attempt, on a machine that swaps
@@ -174,10 +174,7 @@ def _state(attempt: AttemptDirectory) -> JobState:
 
 
 def _state_elsewhere(attempt: AttemptDirectory, claim: Claim) -> JobState:
-    try:
-        silence = time.time() - (attempt.path / "node.json").stat().st_mtime
-    except OSError:
-        silence = 0.0
+    silence = age(attempt.path / "node.json") or 0.0
     if silence < 4 * PULSE:
         return JobState(JobStatus.RUNNING, f"on {claim.host}", started=claim.created)
     if silence < _PULSE_LOST:
@@ -185,18 +182,9 @@ def _state_elsewhere(attempt: AttemptDirectory, claim: Claim) -> JobState:
     return JobState(JobStatus.ENDED, f"{claim.host} fell silent", Cause.NODE_FAIL, claim.created)
 
 
-def _stop_age(attempt: AttemptDirectory) -> float | None:
-    """Seconds since it was first asked to stop."""
-    try:
-        return time.time() - (attempt.path / STOP).stat().st_mtime
-    except OSError:
-        return None
-
-
 def _is_overdue(attempt: AttemptDirectory) -> bool:
-    age = _stop_age(attempt)
-    return age is not None and age > STOPS_WITHIN
+    return (age(attempt.path / STOP) or 0.0) > STOPS_WITHIN  # since it was first asked to stop
 
 
 def _asked(attempt: AttemptDirectory) -> str:
-    return "" if _stop_age(attempt) is None else "asked to stop"
+    return "asked to stop" if (attempt.path / STOP).exists() else ""

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hysweep.launch import command, ending, processes
+from hysweep.launch import command, ending, processes, reach
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import BootFailed, Cluster, RayCluster
 from hysweep.launch.follower import Follower
@@ -37,7 +37,17 @@ from hysweep.rewards.router import reward_error
 from hysweep.schema import BadInput
 from hysweep.schema.job import Job
 from hysweep.schema.versions import installed, unfit
-from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase, checkpoint_step, set_aside, superfluous
+from hysweep.track import (
+    AttemptDirectory,
+    Cause,
+    Claim,
+    End,
+    Phase,
+    checkpoint_step,
+    set_aside,
+    settle_note,
+    superfluous,
+)
 
 # An attempt is asked to stop by this file in its directory. A signal only makes it look at once.
 STOP = "stop"
@@ -89,6 +99,7 @@ class Node:
         self.oom_kills = processes.oom_kills()
         self.saved_before = checkpoint_step(attempt.trial.checkpoints)
         self._looked = self._pulsed = float("-inf")
+        self._said, self._heard = 0.0, time.monotonic()
         self._may_requeue = False
         self.guard = os.getppid()
 
@@ -141,15 +152,27 @@ class Node:
             environment |= self.services.start(job, self.allocation, environment, self.wait)
         except ServiceFailed as e:
             return End(Cause.REWARD_ERROR, Phase.START, reason=str(e))
+        environment |= self._tracking(job, environment)
         began = time.monotonic()
         joins = self.cluster.boot(environment, self.wait)
         say(f"the cluster is up after {time.monotonic() - began:.1f} s; the trainer starts")
         code = self._run(command.driver_command(job), environment | joins, self.cluster)
         return self._classify(code)
 
+    def _tracking(self, job: Job, environment: dict[str, str]) -> dict[str, str]:
+        """No trainer fails for want of Weights & Biases: where that does not answer, the run is written offline."""
+        if not reach.logs_online(environment, job.env) or (why := reach.why_unreachable(environment)) is None:
+            return {}
+        say(f"Weights & Biases does not answer ({why}): this run is written offline, for `hysweep wandb sync`")
+        return {"WANDB_MODE": "offline"}
+
     def _make_room(self, job: Job, environment: dict[str, str]) -> None:
         """Begin to remove checkpoints that are torn or that earlier attempts kept beyond their number."""
-        doomed = set_aside(superfluous(self.attempt.trial.checkpoints, job.checkpoints_kept))
+        checkpoints = self.attempt.trial.checkpoints
+        for torn in settle_note(checkpoints):
+            say(f"not gone on from {torn}")
+        self.saved_before = checkpoint_step(checkpoints)
+        doomed = set_aside(superfluous(checkpoints, job.checkpoints_kept))
         if doomed:
             say("removing " + ", ".join(path.name for path in doomed))
             processes.spawn(["rm", "-rf", *map(str, doomed)], environment, self.attempt.node_log, self.attempt.path)
@@ -265,7 +288,9 @@ class Node:
             raise Stopped(Cause.REWARD_ERROR, told)
         if lost := self.services.loss():
             raise Stopped(Cause.REWARD_ERROR, lost)
-        quiet = time.time() - max(self.attempt.last_progress(), self.started)
+        if (said := self.attempt.last_progress()) != self._said:  # when, by a clock that need not be ours
+            self._said, self._heard = said, time.monotonic()
+        quiet = time.monotonic() - self._heard
         if quiet > self.job.hung_after_min * 60:
             if self.cluster:
                 self.cluster.dump_stacks()

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +30,7 @@ from hysweep.launch.boot import BootFailed, make_temporary
 from hysweep.schema import BadInput
 from hysweep.schema.finding import Finding
 from hysweep.schema.job import Job
-from hysweep.schema.versions import installed, unfit
+from hysweep.schema.versions import GPU_STACK, OWN_STACK, installed, operating_system, unfit
 from hysweep.track import AttemptDirectory, read_json, write_json
 
 ASKED = "asked.json"  # what the submitting side wrote before it submitted
@@ -82,7 +81,8 @@ class Probe:
     # --- where it runs
 
     def _system(self) -> Finding:
-        said = f"{_os()}, Linux {platform.release()}, Python {platform.python_version()}, hysweep {__version__}"
+        python = f"Python {platform.python_version()}, hysweep {__version__}"
+        said = f"{operating_system()}, Linux {platform.release()}, {python}"
         return Finding("system", True, f"{said}, {_cpus(os.cpu_count() or 0, self.allocation.cpus)}")
 
     def _container(self) -> Finding:
@@ -227,7 +227,7 @@ class Probe:
     # --- software, and what a node has
 
     def _packages(self) -> Iterator[Finding]:
-        names = list(dict.fromkeys([*_CORE, *self.job.requires]))
+        names = list(dict.fromkeys([*_CORE, *self.job.requires, *GPU_STACK, *OWN_STACK]))
         found = installed(names)
         misfits = [str(m) for m in unfit(self.job.requires, {n: v for n, v in found.items() if n in self.job.requires})]
         there = ", ".join(f"{n} {v}" for n, v in found.items())
@@ -269,12 +269,6 @@ def _cpus(there: int, ours: int | None) -> str:
     if ours is None:
         return f"{there} CPUs, and SLURM does not say how many are ours"
     return f"{there} CPUs of which {ours} are ours" if ours <= there else f"{there} CPUs, which SLURM counts as {ours}"
-
-
-def _os() -> str:
-    with suppress(OSError):
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
-    return "Linux"
 
 
 def _nvidia() -> tuple[list[tuple[str, float]], str]:

@@ -89,9 +89,9 @@ def states(jobs: Iterable[str]) -> dict[str, JobState]:
     wanted = sorted(set(jobs), key=lambda j: (len(j), j))
     if not wanted:
         return {}
-    found = {r.job: r for r in _squeue(wanted)}
+    found, is_whole = _squeue(wanted)
     gone = [j for j in wanted if j not in found]
-    recorded = {r.job: r for r in _sacct(gone)} if gone else {}
+    recorded, records_are_whole = _sacct(gone) if gone else ({}, True)
     answers = {}
     for job in wanted:
         if job in found:
@@ -100,8 +100,10 @@ def states(jobs: Iterable[str]) -> dict[str, JobState]:
             answers[job] = recorded[job].as_state()
         elif job in recorded:  # the records lag behind
             answers[job] = JobState(JobStatus.UNKNOWN, f"sacct still says {recorded[job].state}")
-        else:
+        elif (is_whole and records_are_whole) or _is_unknown(job):
             answers[job] = JobState(JobStatus.ENDED, "the scheduler knows the job no more")
+        else:  # what runs would be run again
+            answers[job] = JobState(JobStatus.UNKNOWN, "the scheduler says what cannot be read")
     return answers
 
 
@@ -204,12 +206,12 @@ def read_state(text: str) -> str | None:
 
 def _plain_id(text: str) -> str | None:
     """``12``, ``12_3`` of an array, ``12+0`` of a heterogeneous job: the id that the job goes by."""
-    found = re.fullmatch(r"(\d+(?:_\d+)?)(?:\+0)?", text.strip())
+    found = re.fullmatch(r"(\d+(?:_\d+)?)(?:\+0)?", text.strip(), re.ASCII)
     return found[1] if found else None
 
 
 def _time(text: str) -> float | None:
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):  # of year 1 there is no such time
         return datetime.fromisoformat(text.strip()).timestamp()
     return None
 
@@ -217,25 +219,41 @@ def _time(text: str) -> float | None:
 # --- asking
 
 
-def _squeue(jobs: Sequence[str]) -> list[Record]:
+def _squeue(jobs: Sequence[str]) -> tuple[dict[str, Record], bool]:
+    """The jobs that it knows, and whether all that it said could be read."""
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", f"--format={_SQUEUE}"]
     done = _run(argv)
     # a job alone that is known no more is an error to squeue
     if done.returncode and "Invalid job id" not in done.stderr:
         raise NoAnswer(_said(argv, done))
-    return read_squeue(done.stdout)
+    found = read_squeue(done.stdout)
+    return {r.job: r for r in found}, len(found) >= _lines(done.stdout)
 
 
-def _sacct(jobs: Sequence[str]) -> list[Record]:
+def _sacct(jobs: Sequence[str]) -> tuple[dict[str, Record], bool]:
     """Nothing where the site keeps no records."""
     argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(jobs)}", f"--format={_SACCT}"]
     try:
         done = _run(argv)
     except NoAnswer:
-        return []
+        return {}, True
     if done.returncode and "disabled" not in done.stderr:
         raise NoAnswer(_said(argv, done))
-    return read_sacct(done.stdout)
+    found = {r.job: r for r in read_sacct(done.stdout)}
+    return found, bool(found) or not _lines(done.stdout)
+
+
+def _lines(text: str) -> int:
+    return sum(1 for line in text.splitlines() if line.strip())
+
+
+def _is_unknown(job: str) -> bool:
+    """Whether the scheduler itself says that it has no such job."""
+    try:
+        done = _run(["scontrol", "--oneliner", "show", "job", job])
+    except NoAnswer:
+        return False
+    return done.returncode != 0 and "Invalid job id" in done.stdout + done.stderr
 
 
 def _ask(argv: Sequence[str]) -> str:

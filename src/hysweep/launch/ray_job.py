@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import shlex
-import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -33,7 +32,7 @@ from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput, Cluster, Problem
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, read_json, write_json
-from hysweep.track.files import claim
+from hysweep.track.files import age, claim
 
 # As Ray's own client has it: the first that is set.
 VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -157,7 +156,7 @@ class RayJobLauncher:
                 continue
             with suppress(FileNotFoundError):
                 os.close(os.open(attempt.path / STOP, os.O_CREAT | os.O_WRONLY, 0o644))
-            if attempt.claimed() is None or _age(attempt.path / STOP) > STOPS_WITHIN:
+            if attempt.claimed() is None or (age(attempt.path / STOP) or 0.0) > STOPS_WITHIN:
                 with suppress(NoAnswer, Refused):
                     Dashboard(job_id.address).stop(job_id.name)
 
@@ -384,7 +383,7 @@ def _unheard(job_id: JobId, why: str) -> JobState:
     end, claimed = attempt.end(), attempt.claimed()
     if end is not None:
         return JobState(JobStatus.ENDED, end.reason, end.cause, end.started)
-    if claimed is not None and _age(attempt.path / "node.json") > _PULSE_LOST:
+    if claimed is not None and (age(attempt.path / "node.json") or 0.0) > _PULSE_LOST:
         return JobState(JobStatus.ENDED, f"{claimed.host} fell silent, and {why}", Cause.NODE_FAIL, claimed.created)
     return JobState(JobStatus.UNKNOWN, why)
 
@@ -409,11 +408,3 @@ def _reason(job: Mapping[str, Any], said: str) -> str:
         return "stopped by Ray"
     lines = [line for line in said.splitlines() if line.strip()]
     return lines[-1].strip()[:500] if lines and job["status"] == "FAILED" else ""
-
-
-def _age(path: Path) -> float:
-    """Seconds since it was last written; 0 where it is not there."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return 0.0

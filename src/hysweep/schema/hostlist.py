@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator
 
 from hysweep.schema.problem import BadInput, Problem
+
+MOST = 100_000  # names in one list
 
 
 def hosts(text: str) -> list[str]:
@@ -18,11 +21,15 @@ def hosts(text: str) -> list[str]:
     if not text.strip():
         raise BadInput(_unreadable(text, "empty"))
     found: list[str] = []
+    left = MOST
     for word in _words(text.strip()):
         parts = re.split(r"\[([^\[\]]*)\]", word)  # text, range, text, range, …
         if any(c in part for part in parts[::2] for c in "[]") or not word:
             raise BadInput(_unreadable(text, f"{word!r} is no name"))
         choices = [[p] if i % 2 == 0 else list(_numbers(p, text)) for i, p in enumerate(parts)]
+        left -= math.prod(map(len, choices)) * (1 + len(word) // 64)  # a name may be long, too
+        if left < 0:
+            raise BadInput(_unreadable(text, f"it names more than {MOST:,} nodes"))
         found += ["".join(combination) for combination in itertools.product(*choices)]
     return found
 
@@ -46,7 +53,7 @@ def _numbers(text: str, whole: str) -> Iterator[str]:
         if not dash:
             yield low
             continue
-        if int(high) < int(low) or int(high) - int(low) > 100_000:
+        if len(low) > 18 or len(high) > 18 or not 0 <= int(high) - int(low) < MOST:
             raise BadInput(_unreadable(whole, f"[{text}] is no range"))
         for n in range(int(low), int(high) + 1):
             yield f"{n:0{len(low)}}"

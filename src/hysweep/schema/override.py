@@ -16,7 +16,10 @@ def literal(value: Any) -> Any:
     """A value as OmegaConf is to take it: what looks like an interpolation is text."""
     if isinstance(value, dict):
         return {name: literal(inner) for name, inner in value.items()}
-    return value.replace("${", "\\${") if isinstance(value, str) else value
+    if isinstance(value, list):
+        return [literal(inner) for inner in value]
+    is_text = isinstance(value, str) and "${" in value
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if is_text else value
 
 
 def emit(value: Any) -> str:

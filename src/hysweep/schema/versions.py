@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
+
+# What a trial on GPUs runs, and what hysweep itself is built on: a report of a fault needs their versions.
+GPU_STACK = ("vllm", "megatron-core", "megatron-bridge")
+OWN_STACK = ("hydra-core", "omegaconf", "optuna", "submitit", "hydra-submitit-launcher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,14 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def operating_system() -> str:
+    """By its own name for itself."""
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
 
 
 def unfit(required: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Misfit]:

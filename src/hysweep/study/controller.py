@@ -20,6 +20,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ from pathlib import Path
 from hysweep.check import errors
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import SEED, Composer
-from hysweep.compose.composer import load_trial, trial_yaml
+from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
@@ -46,7 +47,8 @@ from hysweep.study.replicates import is_confirmation, missing, outcome, same_poi
 from hysweep.study.reuse import copy_metrics, find_result
 from hysweep.study.search import Reached, Search
 from hysweep.study.stopping import Progress, last_mark
-from hysweep.study.storage import Unreachable, open_storage, reaching
+from hysweep.study.storage import Damaged, Unreachable, open_storage, reaching
+from hysweep.study.storage_url import KEY, hidden
 from hysweep.study.tracking import run_name, trial_run
 from hysweep.study.trials import Trials
 from hysweep.track import (
@@ -120,6 +122,10 @@ class Controller:
         self._lock.acquire(wait_s)
         try:
             self._open()
+        except Unreachable as e:  # it went away after it was opened
+            self._lock.release()
+            shown = hidden(self.definition.study.storage or str(self.directory.journal))
+            raise BadInput(Problem(KEY, shown, str(e), "go on when it answers; the study's jobs do meanwhile")) from e
         except BaseException:
             self._lock.release()
             raise
@@ -138,9 +144,11 @@ class Controller:
         space, confirms = self.definition.space, self.definition.study.confirm.top > 0
         self._confirmations = {t.number for t in self._trials if confirms and is_confirmation(t.point(), space)}
         self._is_confirmed = False
-        self._search = Search(self.definition, open_storage(self.definition.study, self.directory), self._trials.points)
-        self._is_settled = False
-        self._settle()
+        storage = open_storage(self.definition.study, self.directory)
+        with reaching():
+            self._search = Search(self.definition, storage, self._trials.points)
+            self._is_settled = False
+            self._settle()
         for trial in self._trials.live:
             state = self._trials.state(trial)
             if state.status is not Status.CREATED:
@@ -156,7 +164,7 @@ class Controller:
         """One step. True while there is something left to wait for. `asks=False` begins no new trial.
 
         Raises Unreachable when the storage does not answer: the same again later. Raises Lost when the study has
-        another controller by now.
+        another controller by now. A journal that somebody damages meanwhile is made again.
         """
         self._lock.renew()
         self._take_changes()
@@ -169,6 +177,11 @@ class Controller:
                 self._ingest()
                 if asks and not self._is_paused:
                     self._ask()
+        except Damaged as e:
+            self.directory.log("journal_damaged", reason=str(e))
+            self._notifier.close()
+            self._open()  # what is in memory may be ahead of what is on disk
+            return True
         except Unreachable:
             self._is_settled = False
             raise
@@ -858,14 +871,31 @@ class Controller:
         """What an attempt runs: what was frozen, or a rung up the memory ladder from it. Read once."""
         key = trial.path, attempt
         if key not in self._placed:
-            placed = [p for n in range(attempt, 0, -1) if (p := trial.attempt(n).placement()) is not None]
-            self._placed[key] = load_trial(placed[0] if placed else trial.config_file.read_text(encoding="utf-8"))
+            self._placed[key] = self._frozen(trial, attempt)
         return self._placed[key]
+
+    def _frozen(self, trial: TrialDirectory, attempt: int) -> Trial:
+        """As it is on disk; where that is damaged, composed anew from the point, if that comes to the same trial."""
+        try:
+            placed = [p for n in range(attempt, 0, -1) if (p := trial.attempt(n).placement()) is not None]
+            return load_trial(placed[0] if placed else trial.config_file.read_text(encoding="utf-8"))
+        except (OSError, *MISCOMPOSED) as e:
+            definition = self.definition
+            with suppress(BadInput):
+                again = self._composer.point(definition.fixed, definition.space, trial.point())
+                if trial_id(again, varied=definition.space.varied) == trial.id:
+                    self.directory.log("recomposed", trial=trial.number, reason=str(e)[:200])
+                    return moved(again, self._changes)
+            cure = f"bring the file back from a copy, or give the trial up: hysweep cancel {self.directory.path} "
+            why = f"cannot be read as a trial: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
+            raise BadInput(Problem(str(trial.config_file), "damaged", why, f"{cure}{trial.number}")) from e
 
     def _job_of(self, trial: TrialDirectory, attempt: int) -> Job:
         """The job of an attempt as it was submitted."""
-        written = trial.attempt(attempt).job()
-        return Job.from_dict(written) if written else self._job(trial, attempt)
+        with suppress(LookupError, TypeError):
+            if written := trial.attempt(attempt).job():
+                return Job.from_dict(written)
+        return self._job(trial, attempt)
 
     def _job(self, trial: TrialDirectory, number: int) -> Job:
         """The job of an attempt that is yet to be submitted."""
@@ -910,8 +940,9 @@ class Controller:
             claim = attempt.claimed()
             began = self._started.get(state.job_id or "") or (claim.created if claim else None)
             seconds = now() - began if began else 0.0
-        job = self._config(trial, state.attempt)
-        return max(0.0, seconds) / 3600 * job.world_size
+        config = self._config(trial, state.attempt)
+        hours = min(max(0.0, seconds) / 3600, config.cluster.timeout_min / 60)  # whatever the nodes' clocks say
+        return hours * config.world_size
 
 
 def composer_of(directory: StudyDirectory) -> Composer:

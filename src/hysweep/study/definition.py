@@ -138,13 +138,13 @@ def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
     _check_enqueued(study, space)
     name = study.name or composition.choices.get("sweep") or _name_by_content(composition)
     is_plain = re.fullmatch(r"[^/.\x00-\x1f][^/\x00-\x1f]*", name) and name == name.strip()
-    if not is_plain or len(name.encode()) > LONGEST_NAME:
+    if not is_plain or "${" in name or len(name.encode()) > LONGEST_NAME:
         raise BadInput(
             Problem(
                 "study.name",
                 name,
                 "is a directory's name",
-                f"leave out /, a leading dot and blanks at its ends, at most {LONGEST_NAME} bytes",
+                f"leave out /, a leading dot and blanks at its ends, and ${{; at most {LONGEST_NAME} bytes",
             )
         )
     return Definition(

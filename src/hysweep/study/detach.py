@@ -15,7 +15,7 @@ from pathlib import Path
 from hysweep.launch import Busy, JobStatus, Refused, queue
 from hysweep.launch.slurm import SlurmLauncher
 from hysweep.schema import BadInput, Cluster, Problem, Study
-from hysweep.track import StudyDirectory, read_json, write_json, write_text
+from hysweep.track import StudyDirectory, read_record, write_json, write_text
 
 LEAVES_BEFORE_S = 120  # of its time limit: one step is over by then
 
@@ -32,7 +32,7 @@ def detach_here(directory: StudyDirectory) -> str:
 def detach_to_slurm(directory: StudyDirectory, study: Study, site: Cluster) -> str:
     """Submit the job; returns what to call it. Raises BadInput when one is there, or when SLURM takes none."""
     note = directory.controller_file
-    before = str((read_json(note) or {}).get("job", ""))
+    before = str((read_record(note) or {}).get("job", ""))
     if before and not _is_over(before):
         cure = f"look at it with squeue --jobs={before}, or end it with scancel {before}"
         raise BadInput(Problem("--detach", f"job {before}", "is to drive this study already", cure))

@@ -19,8 +19,8 @@ from filelock import FileLock, Timeout
 
 from hysweep.launch.processes import Process, boot_id, is_alive, own_claim
 from hysweep.schema import BadInput, Problem
-from hysweep.track import PASSING, Claim, StudyDirectory, read_json, write_json
-from hysweep.track.files import claim
+from hysweep.track import PASSING, Claim, StudyDirectory, read_record, write_json
+from hysweep.track.files import age, claim, clock_of
 
 LEASE_S = 180.0  # longer than a scheduler that does not answer holds up one step
 RENEW_S = 30.0
@@ -56,10 +56,10 @@ class Holder:
 
 def holder(directory: StudyDirectory) -> Holder | None:
     """Who drives a study, or did when it was last signed; None: nobody does."""
-    said = read_json(directory.driver_file) or {}
+    said = read_record(directory.driver_file) or {}
     try:
         signed = directory.driver_file.stat().st_mtime
-        return Holder(Claim.from_dict(said), str(said["token"]), _now(directory) - signed)
+        return Holder(Claim.from_dict(said), str(said["token"]), clock_of(directory.path) - signed)
     except (OSError, LookupError, TypeError):
         return None
 
@@ -92,7 +92,7 @@ class StudyLock:
         """Sign again when it is time to; `is_urgent` looks now. Raises Lost."""
         if not is_urgent and time.monotonic() - self._renewed < RENEW_S:
             return
-        said = read_json(self._directory.driver_file) or {}
+        said = read_record(self._directory.driver_file) or {}
         if said.get("token", self._token) != self._token:
             raise Lost(f"{self._directory.path} is driven by process {said.get('pid')} on {said.get('host')} now")
         if said:
@@ -102,7 +102,7 @@ class StudyLock:
             self._sign()
 
     def release(self) -> None:
-        said = read_json(self._directory.driver_file) or {}
+        said = read_record(self._directory.driver_file) or {}
         if said.get("token") == self._token:
             self._directory.driver_file.unlink(missing_ok=True)
         self._lock.release()
@@ -142,7 +142,7 @@ class StudyLock:
         heirs = self._heirs(before)
         if not claim(heirs, self._token):
             with suppress(OSError):
-                if _now(self._directory) - heirs.stat().st_mtime > LEASE_S:  # that one died on the way
+                if (age(heirs) or 0.0) > LEASE_S:  # that one died on the way
                     heirs.unlink()
             return False
         if has_lock is False:
@@ -166,15 +166,3 @@ def held_problem(directory: StudyDirectory) -> Problem:
     if there is not None and not there.is_here:
         cure = f"it signed {there.age:.0f} s ago; {LEASE_S:.0f} s after its last sign another may go on"
     return Problem(str(directory.path), f"driven by {there or 'a process unknown'}", "a study has one controller", cure)
-
-
-def _now(directory: StudyDirectory) -> float:
-    """By the clock that the times of the study's files have: that of the file server, where there is one."""
-    probe = directory.path / f".now-{os.getpid()}"
-    try:
-        probe.touch()
-        return probe.stat().st_mtime
-    except OSError:
-        return time.time()
-    finally:
-        probe.unlink(missing_ok=True)

@@ -67,9 +67,8 @@ def booking(attempt: AttemptDirectory, job: Job, cause: Cause, state: JobState |
     state    the scheduler's record, which decides where it has times; None: of an earlier run of the same job
     kept_to  the step up to which what it did counts: what came after is done again, or told to nobody
     """
-    start, end = _span(attempt, state)
+    start, seconds = _span(attempt, state, job.timeout_min * 60)
     hours_a_second = job.nodes * job.gpus_per_node / 3600
-    seconds = max(0.0, end - start)
     rows = [(step, data.get(STEP_SECONDS, math.nan)) for step, data in attempt.metrics()]
     boot = min(seconds, _before_first_step(attempt, rows, start, seconds))
     steps = _bounded([s for _, s in rows], seconds - boot)
@@ -93,16 +92,21 @@ def booking(attempt: AttemptDirectory, job: Job, cause: Cause, state: JobState |
     )
 
 
-def _span(attempt: AttemptDirectory, state: JobState | None) -> tuple[float, float]:
-    """When it began and ended; equal where it never began."""
+def _span(attempt: AttemptDirectory, state: JobState | None, most: float) -> tuple[float, float]:
+    """When it began, and how many seconds it took; 0 where it never began.
+
+    Two times are compared by one clock where there are two of one: those of nodes, of the scheduler and of the file
+    server need not agree. What they disagree on is never more than the job's time.
+    """
+    if state and state.started and state.ended:
+        return state.started, max(0.0, state.ended - state.started)
     claim, said = attempt.claimed(), attempt.end()
-    start = state.started if state else None
-    end = state.ended if state and start else None
-    if start is None:
-        start = (said.started if said else 0.0) or (claim.created if claim else 0.0)
-    if end is None:
-        end = (said.ended if said else 0.0) or attempt.last_sign_of_life()
-    return (start, max(start, end)) if start else (0.0, 0.0)
+    began = (said.started if said else 0.0) or (claim.created if claim else 0.0)
+    start = (state.started if state else None) or began
+    if not start:
+        return 0.0, 0.0
+    ended = (said.ended if said else 0.0) or attempt.last_sign_of_life()
+    return start, min(max(0.0, ended - (began or start)), most)
 
 
 def _before_first_step(attempt: AttemptDirectory, rows: list[tuple[int, float]], start: float, seconds: float) -> float:

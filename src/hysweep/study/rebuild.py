@@ -27,7 +27,17 @@ from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import booking
 from hysweep.study.storage import mend_journal, name_in_storage, open_storage
-from hysweep.track import ACTIONS, Cause, State, Status, StudyDirectory, TrialDirectory, Verdict, read_json, write_json
+from hysweep.track import (
+    ACTIONS,
+    Cause,
+    State,
+    Status,
+    StudyDirectory,
+    TrialDirectory,
+    Verdict,
+    read_record,
+    write_json,
+)
 
 
 @dataclass
@@ -78,7 +88,7 @@ def _decisions(directory: StudyDirectory) -> dict[int, list[dict[str, Any]]]:
 
 
 def _restore_trial(trial: TrialDirectory, events: list[dict[str, Any]], found: Rebuilt) -> None:
-    if not isinstance(read_json(trial.path / "point.json"), dict):
+    if read_record(trial.path / "point.json") is None:
         point = next((e["point"] for e in events if isinstance(e.get("point"), dict)), None)
         if point is not None:
             write_json(trial.path / "point.json", point)
@@ -130,11 +140,12 @@ def _restore_ledger(directory: StudyDirectory, decisions: dict[int, list[dict[st
             if event.get("event") != "attempt_ended" or key in booked or number not in by_number:
                 continue
             attempt = by_number[number].attempt(int(event["attempt"]))
-            written, cause = attempt.job(), Cause(event["cause"])
-            if written is None:
+            try:
+                job, cause = Job.from_dict(attempt.job() or {}), Cause(event["cause"])
+            except (LookupError, TypeError, ValueError):
                 continue
             counts = ACTIONS[cause].verdict in (Verdict.VALUE, Verdict.PRUNED)
-            directory.book(booking(attempt, Job.from_dict(written), cause, None, math.inf if counts else -1))
+            directory.book(booking(attempt, job, cause, None, math.inf if counts else -1))
             booked.add((number, attempt.number))
             found.restored.append(f"trial {number}: the hours of attempt {attempt.number}")
 

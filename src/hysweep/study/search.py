@@ -5,7 +5,9 @@ Optuna's journal is an index of the study's directory. Only the controller opens
 
 from __future__ import annotations
 
+import io
 import math
+import pickle
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hysweep.compose import SEED, Choice, Parameter
+from hysweep.schema import BadInput, Problem
 from hysweep.schema.search import SAMPLER_OPTIONS
 from hysweep.study.definition import Definition
 from hysweep.study.storage import name_in_storage
@@ -50,14 +53,21 @@ class Search:
             pruner=NopPruner(),  # hysweep.study.pruners judges
             load_if_exists=True,
         )
-        is_new = not self._study.get_trials(deepcopy=False)
         self._restore(placed)
-        if is_new:
-            self._enqueue()
+        self._enqueue()
 
     def _restore(self, placed: Mapping[int, dict[str, Any]]) -> None:
         """Numbers are positions in the journal, so what is missing is filled up in order; what was never placed, a
-        repetition, as failed."""
+        repetition, as failed. Of the last that it still has it may have lost a part."""
+        storage = self._study._storage
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)):
+            point = placed.get(trial.number, {})
+            if point and trial.state is TrialState.WAITING:
+                storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
+            params, ranges = self._params(point), self._ranges(point)
+            for name in ranges.keys() - trial.params.keys():
+                stored = ranges[name].to_internal_repr(params[name])
+                storage.set_trial_param(trial._trial_id, name, stored, ranges[name])
         for number in range(len(self._study.get_trials(deepcopy=False)), max(placed, default=-1) + 1):
             point = placed.get(number, {})
             state = TrialState.RUNNING if number in placed else TrialState.FAIL
@@ -65,9 +75,9 @@ class Search:
 
     def _add(self, state: TrialState, point: dict[str, Any], about: dict[str, Any]) -> None:
         """A trial that no sampler is asked for."""
-        ranges = {name: _distribution(p) for name, (p, _) in self._definition.space.parameters_of(point).items()}
+        params, ranges = self._params(point), self._ranges(point)
         self._study.add_trial(
-            optuna.trial.create_trial(state=state, params=self._params(point), distributions=ranges, user_attrs=about)
+            optuna.trial.create_trial(state=state, params=params, distributions=ranges, user_attrs=about)
         )
 
     def replicate(self, lead: int, point: dict[str, Any], seed: int) -> int:
@@ -76,9 +86,14 @@ class Search:
         return len(self._study.get_trials(deepcopy=False)) - 1
 
     def _enqueue(self) -> None:
-        """What runs first, in order: the points that the study names, or all of a grid. Repeatable after a crash."""
+        """What runs first, in order: the points that the study names, or all of a grid. Of those that a crash or a
+        damaged storage left out, what is missing."""
+        known = [t.system_attrs.get("fixed_params", t.params) for t in self._study.get_trials(deepcopy=False)]
+        seen = {frozenset(params.items()) for params in known}
         for point in self._definition.first_points():
-            self._study.enqueue_trial(self._params(point), skip_if_exists=True)
+            params = self._params(point)
+            if frozenset(params.items()) not in seen:
+                self._study.enqueue_trial(params)
 
     def unfinished(self) -> list[int]:
         """Numbers of the trials that were asked for and not told, oldest first."""
@@ -120,7 +135,7 @@ class Search:
     def again(self, number: int) -> dict[str, Any]:
         """The point of a trial whose asking was cut short: the same as it would have been."""
         self._study.sampler = self._sampler(number)
-        return self._suggest(self._trial(number))
+        return self._suggest(_Redrawn(self._study, self._known(number)._trial_id))
 
     def judged(self, number: int) -> int:
         """The step up to which a pruner has judged a trial; -1: not yet."""
@@ -175,6 +190,9 @@ class Search:
     def _params(self, point: dict[str, Any]) -> dict[str, Any]:
         return {name: _stored(p, value) for name, (p, value) in self._definition.space.parameters_of(point).items()}
 
+    def _ranges(self, point: dict[str, Any]) -> dict[str, BaseDistribution]:
+        return {name: _distribution(p) for name, (p, _) in self._definition.space.parameters_of(point).items()}
+
     def _sampler(self, number: int) -> BaseSampler:
         """A sampler for one trial. Seeded by the study's seed and the trial's number: a restart, which makes new
         samplers, would otherwise draw again what was drawn before."""
@@ -184,7 +202,7 @@ class Search:
         if asked.name == "cmaes":
             if "population_size" in given:
                 given["popsize"] = given.pop("population_size")
-            return CmaEsSampler(seed=mixed, warn_independent_sampling=False, **given)
+            return _Cma(seed=mixed, warn_independent_sampling=False, **given)
         if asked.name == "nsgaii":
             return NSGAIISampler(seed=mixed, **given)
         if asked.name == "qmc":  # counts its own points in the journal, and must scramble them alike each time
@@ -194,6 +212,54 @@ class Search:
             grouped = asked.multivariate and self._definition.space.has_conditions
             return TPESampler(seed=mixed, group=grouped, **given)
         return RandomSampler(seed=mixed)
+
+
+class _Cma(CmaEsSampler):
+    """Optuna keeps this sampler's state in the storage as a pickle, which would run whatever somebody else has put into
+    a database or a journal. Here it is read only as what it is: numbers, and the three classes of cmaes."""
+
+    def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> Any:
+        for trial in reversed(completed_trials):
+            kept = {k: v for k, v in trial.system_attrs.items() if k.startswith(self._attr_key_optimizer)}
+            if kept:
+                try:
+                    return _Numbers(io.BytesIO(bytes.fromhex(self._concat_optimizer_attrs(kept)))).load()
+                except Exception as e:  # a pickle that is damaged raises whatever it meets
+                    why = f"what the storage keeps of it at trial {trial.number} is none of its own: {e}"
+                    cure = "somebody else wrote there, or it is damaged: hysweep rebuild makes the storage anew"
+                    raise BadInput(Problem("study.sampler.name", "cmaes", why, cure)) from e
+        return None
+
+
+class _Numbers(pickle.Unpickler):
+    """Builds nothing but arrays and optimizers of cmaes."""
+
+    ALLOWED = frozenset(
+        [(f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")]
+        + [("numpy", "ndarray"), ("numpy", "dtype")]
+        + [("cmaes._cma", "CMA"), ("cmaes._sepcma", "SepCMA"), ("cmaes._cmawm", "CMAwM")]
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return super().find_class(module, name)
+
+
+class _Redrawn(optuna.Trial):
+    """A trial that has some of its parameters, drawn once more: what was drawn for those is drawn again, and dropped,
+    so that the others come out as they would have."""
+
+    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        known = self._get_latest_trial()
+        is_drawn = not (
+            self._is_fixed_param(name, distribution)
+            or distribution.single()
+            or self._is_relative_param(name, distribution)
+        )
+        if name in known.params and is_drawn:
+            self.study.sampler.sample_independent(self.study, known, name, distribution)
+        return super()._suggest(name, distribution)
 
 
 def _suggest_one(trial: optuna.Trial, name: str, parameter: Parameter) -> Any:

@@ -7,6 +7,7 @@ study.yaml is read by all who look at the study. The client library finds them w
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -27,6 +28,10 @@ from hysweep.track import StudyDirectory
 
 class Unreachable(Exception):
     """The database does not answer. The study's directory has all that was to be written there."""
+
+
+class Damaged(Unreachable):
+    """The journal is not what was written to it. It is an index: it can be made again."""
 
 
 def open_storage(study: Study, directory: StudyDirectory) -> BaseStorage:
@@ -83,18 +88,45 @@ class _Journal(JournalFileBackend):
     """Optuna's file, without waiting for the disk after each of the four lines that a trial has in it.
 
     A power cut may take its last lines; the next start enters them again from the trials' directories.
+    Raises Damaged when somebody else has written to it, or taken from it, since it was opened.
     """
+
+    def __init__(self, file_path: str, lock_obj: JournalFileOpenLock) -> None:
+        super().__init__(file_path, lock_obj)
+        self._seen = os.path.getsize(file_path)
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+        self._prove()
+        try:
+            for entry in super().read_logs(log_number_from):
+                if not isinstance(entry, dict) or "op_code" not in entry:
+                    raise ValueError(f"{str(entry)[:60]!r}")
+                yield entry
+        except ValueError as e:
+            raise Damaged(f"{self._file_path} has a line that is none of Optuna's: {e}") from e
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        with get_lock_file(self._lock), open(self._file_path, "ab") as file:
-            file.write(text.encode())
+        with get_lock_file(self._lock):
+            self._prove()
+            with open(self._file_path, "ab") as file:
+                file.write(text.encode())
+
+    def _prove(self) -> None:
+        """Others may add to it, as Optuna's dashboard does notes; nobody takes from it."""
+        size = os.path.getsize(self._file_path) if os.path.exists(self._file_path) else -1
+        if size < self._seen:
+            raise Damaged(
+                f"{self._file_path} " + ("is gone" if size < 0 else f"was cut from {self._seen} to {size} bytes")
+            )
+        self._seen = size
 
 
 def mend_journal(path: Path) -> None:
     """Drop what a dying writer left half-written: Optuna would glue its next line to it and then read nothing.
 
-    Whole lines are kept, in order. Nothing is lost by it: the study's directory holds the facts.
+    Whole lines are kept, in order, up to one in their midst that is none: trials are numbered by their place, so what
+    comes after a lost one would be another trial's. Nothing is lost by it: the study's directory holds the facts.
     """
     try:
         raw = path.read_bytes()
@@ -102,7 +134,7 @@ def mend_journal(path: Path) -> None:
         return
     except OSError as e:
         raise BadInput(Problem(str(path), "unreadable", str(e), "give yourself the right to read it")) from e
-    kept = [line for line in raw.split(b"\n") if _is_entry(line)]
+    kept = itertools.takewhile(_is_entry, raw.split(b"\n"))
     mended = b"".join(line + b"\n" for line in kept)
     if mended != raw:
         draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -43,6 +43,8 @@ class TrackedRun:
             "WANDB_DIR": str(directory),
             # a job may be killed at any moment: what is written at once is not lost
             "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1",
+            # its client would wait for a server that is gone as long as the job may run, all its GPUs with it
+            "WANDB_FINISH_TIMEOUT": "300",
         }
         return {name: value for name, value in said.items() if value}
 

@@ -1,10 +1,19 @@
 """The trial directory on disk: atomic writes, tolerant reads, attempts, metrics, the cause of every end."""
 
 from hysweep.track.causes import ACTIONS, Action, Cause, Phase, Verdict, settle
-from hysweep.track.checkpoints import checkpoint_step, set_aside, superfluous
+from hysweep.track.checkpoints import checkpoint_step, set_aside, settle_note, superfluous
 from hysweep.track.clock import now, telling
 from hysweep.track.directory import SIMULATED, AttemptDirectory, Place, StudyDirectory, TrialDirectory
-from hysweep.track.files import PASSING, append_line, read_json, read_lines, thrown_away, write_json, write_text
+from hysweep.track.files import (
+    PASSING,
+    append_line,
+    read_json,
+    read_lines,
+    read_record,
+    thrown_away,
+    write_json,
+    write_text,
+)
 from hysweep.track.metrics import curve_of, logged, matching
 from hysweep.track.records import Booking, Claim, End, State, Status
 
@@ -33,8 +42,10 @@ __all__ = [
     "now",
     "read_json",
     "read_lines",
+    "read_record",
     "set_aside",
     "settle",
+    "settle_note",
     "superfluous",
     "telling",
     "thrown_away",

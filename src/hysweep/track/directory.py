@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hysweep.track.clock import now
-from hysweep.track.files import append_line, claim, read_json, read_lines, write_json, write_text
+from hysweep.track.files import append_line, claim, read_lines, read_record, write_json, write_text
 from hysweep.track.metrics import curve_of
 from hysweep.track.records import Booking, Claim, End, State
 
@@ -37,7 +37,7 @@ def _record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
     """What a file says, or None where it says nothing that can be understood."""
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -89,7 +89,7 @@ class AttemptDirectory:
         return (self.path / "job.json").exists()
 
     def job(self) -> dict[str, Any] | None:
-        return read_json(self.path / "job.json")
+        return read_record(self.path / "job.json")
 
     def place(self, trial_yaml: str) -> None:
         """What this attempt and later ones run instead of what was frozen: the same training, placed otherwise."""
@@ -99,7 +99,7 @@ class AttemptDirectory:
     def placement(self) -> str | None:
         try:
             return (self.path / "trial.yaml").read_text(encoding="utf-8")
-        except OSError:
+        except FileNotFoundError:
             return None
 
     def claim(self, who: Claim) -> bool:
@@ -117,9 +117,10 @@ class AttemptDirectory:
         return _record(self.path / "end.json", End.from_dict)
 
     def metrics(self) -> list[tuple[int, dict[str, float]]]:
-        """(step, metrics) in the order written. verl's file logger writes NaN as null: here it is NaN again."""
+        """(step, metrics) in the order written. verl's file logger writes NaN as null: here it is NaN again. What is
+        no number is no metric."""
         return [
-            (int(line["step"]), {k: _float_like(v) for k, v in line["data"].items()})
+            (int(line["step"]), {k: n for k, v in line["data"].items() if isinstance(n := _float_like(v), int | float)})
             for line in read_lines(self.metrics_file)
             if isinstance(line.get("step"), (int, float))
             and abs(_float_like(line["step"])) < 2**63
@@ -167,8 +168,7 @@ class TrialDirectory:
 
     def point(self) -> dict[str, Any]:
         """The varied fields and their values here."""
-        found = read_json(self.path / "point.json")
-        return found if isinstance(found, dict) else {}
+        return read_record(self.path / "point.json") or {}
 
     def state(self) -> State:
         """Where the trial stands. A state that was damaged from outside is that of a trial that nobody has
@@ -286,10 +286,13 @@ class StudyDirectory:
         return self.path / "report.html"
 
     def create(self, study_yaml: str, conf: dict[str, str]) -> None:
-        """Bring the directory into being as one step: whole, or not there at all."""
+        """Bring the directory into being as one step: whole, or not there at all. It is its owner's alone, whatever
+        the umask: what trainers log is in it, and who could write there would decide what they run. To let others
+        look: chmod g+rx."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
         for name, text in conf.items():
             target = draft / "conf" / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -356,8 +359,7 @@ class StudyDirectory:
         write_json(self.path / "changes.json", changes)
 
     def changes(self) -> dict[str, Any]:
-        found = read_json(self.path / "changes.json")
-        return found if isinstance(found, dict) else {}
+        return read_record(self.path / "changes.json") or {}
 
     # --- a study of made-up jobs
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -55,8 +56,14 @@ def read_json(path: Path) -> Any | None:
     """The value, or None where there is none that can be read (yet)."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The mapping that a file holds, or None where it holds none that can be read."""
+    found = read_json(path)
+    return found if isinstance(found, dict) else None
 
 
 def claim(path: Path, text: str) -> bool:
@@ -73,6 +80,29 @@ def claim(path: Path, text: str) -> bool:
     finally:
         temporary.unlink(missing_ok=True)
     return True
+
+
+def clock_of(directory: Path) -> float:
+    """What time it is by the clock that the times of the files there have: that of the file server, where there is
+    one. Unix seconds."""
+    probe = directory / f".now-{os.getpid()}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def age(path: Path) -> float | None:
+    """Seconds since a file was last written, whatever this machine's clock says; None: it is not there."""
+    try:
+        written = path.stat().st_mtime
+    except OSError:
+        return None
+    return clock_of(path.parent) - written
 
 
 def append_line(path: Path, record: dict[str, Any], survives_power_cut: bool = True) -> None:
@@ -96,7 +126,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(record, dict):
                 yield record

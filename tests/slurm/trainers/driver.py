@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 HERE = Path.cwd()  # the attempt's directory
@@ -48,7 +49,9 @@ for argument in sys.argv[1:]:
                 file.write(json.dumps({"step": int(value), "data": {"critic/score/mean": 0.5}}) + "\n")
         case "save":
             checkpoints = HERE.parent.parent / "checkpoints"
-            (checkpoints / f"global_step_{value}").mkdir(parents=True)
+            weights = checkpoints / f"global_step_{value}" / "actor" / "model_world_size_1_rank_0.pt"
+            weights.parent.mkdir(parents=True)
+            zipfile.ZipFile(weights, "w").close()
             (checkpoints / "latest_checkpointed_iteration.txt").write_text(value)
         case "ready":
             Path("ready").touch()

@@ -17,7 +17,7 @@ from hysweep.report.searching import importances_of
 from hysweep.report.wandb.sync import NOTE, first_line
 from hysweep.schema import BadInput, Problem, Tracking, leaves
 from hysweep.study.tracking import TrackedRun, study_run
-from hysweep.track import read_json, write_json, write_text
+from hysweep.track import read_record, write_json, write_text
 
 STEP = "training/global_step"  # what verl logs with every step: the axis that survives a resume
 REPORT_FILE = "wandb-report.json"
@@ -128,7 +128,7 @@ def save_report(record: StudyRecord) -> str:
     import wandb
 
     tracking = tracking_of(record)
-    note = read_json(record.directory.path / NOTE) or {}
+    note = read_record(record.directory.path / NOTE) or {}
     report = _report(record, tracking, tracking.entity or str(wandb.Api().default_entity), is_bound=True)
     report.id = str(note.get("report") or "")
     try:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hysweep.compose.composer import MISCOMPOSED, load_trial
+from hysweep.launch.reach import why_unreachable
 from hysweep.report.records import Standing, StudyRecord, TrialRecord
 from hysweep.report.wandb.log import OfflineRun, Unreadable, merged, read, steps_of, write
 from hysweep.schema import BadInput, Problem
 from hysweep.schema import Trial as Config
 from hysweep.study.tracking import TrackedRun, trial_run
-from hysweep.track import TrialDirectory, read_json, write_json
+from hysweep.track import TrialDirectory, read_record, write_json
 
 NOTE = "wandb.json"  # of a trial, or of the study: what was sent
 _TIMEOUT_S = 1800.0  # for one run, over a slow line
@@ -216,6 +217,9 @@ def must_be_logged_in() -> None:
     except ImportError as e:
         cure = "pip install 'hysweep[wandb]'"
         raise BadInput(Problem("wandb", "not installed", "it sends and reads the runs", cure)) from e
+    if (why := why_unreachable(os.environ)) is not None:  # its client would try again for minutes
+        cure = "sync where somebody reaches it; nothing is lost meanwhile. WANDB_BASE_URL says where it is"
+        raise BadInput(Problem("wandb", "no answer", why, cure))
     try:
         wandb.Api(timeout=30).default_entity  # noqa: B018 - asks the server
     except Exception as e:  # its client raises whatever it meets
@@ -241,5 +245,4 @@ def _stamp(directories: Sequence[Path]) -> list[list[Any]]:
 
 
 def _note(trial: TrialDirectory) -> dict[str, Any]:
-    found = read_json(trial.path / NOTE)
-    return found if isinstance(found, dict) else {}
+    return read_record(trial.path / NOTE) or {}
