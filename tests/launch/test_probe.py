@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +203,9 @@ def test_a_kind_that_is_refused_keeps_no_other_from_being_asked(
     assert said == ["job 7: 1 nodes with a100", "constraint h100: no job was taken: Invalid feature specification"]
     with pytest.raises(BadInput, match="constraint h100"):
         survey.survey(trial, tmp_path, ["h100"], 1, 1.0, said.append)
-    trial.cluster.srun_args = ["hostname"]
+    wrong = replace(trial, cluster=replace(trial.cluster, srun_args=["hostname"]))
     with pytest.raises(BadInput, match="hostname: is no option"):
-        survey.survey(trial, tmp_path, [], 1, 1.0, said.append)
+        survey.survey(wrong, tmp_path, [], 1, 1.0, said.append)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -191,7 +191,7 @@ def _more_pipeline(trial: Trial) -> Trial | None:
 
 
 START, ROLLOUT, LOG_PROB, UPDATE, SYNC = Phase.START, Phase.ROLLOUT, Phase.LOG_PROB, Phase.UPDATE, Phase.WEIGHT_SYNC
-LOAD = Phase.CHECKPOINT_LOAD
+LOAD, SAVE = Phase.CHECKPOINT_LOAD, Phase.CHECKPOINT_SAVE
 
 
 def _rung(name: str, climb: Callable[[Trial], Trial | None], *phases: Phase) -> Rung:
@@ -202,14 +202,14 @@ def _rung(name: str, climb: Callable[[Trial], Trial | None], *phases: Phase) -> 
 # The optimizer and the gradients are on the GPU for the whole of an update, so that waiting elsewhere helps the others.
 LADDER: tuple[Rung, ...] = (
     _rung("full_recompute", _full_recompute, UPDATE),
-    _rung("param_offload", _param_offload, START, ROLLOUT, LOG_PROB, SYNC, LOAD),
-    _rung("optimizer_offload", _optimizer_offload, START, ROLLOUT, LOG_PROB, SYNC, LOAD),
+    _rung("param_offload", _param_offload, START, ROLLOUT, LOG_PROB, SYNC, LOAD, SAVE),
+    _rung("optimizer_offload", _optimizer_offload, START, ROLLOUT, LOG_PROB, SYNC, LOAD, SAVE),
     _rung("token_budget", _token_budget, UPDATE),
     _rung("log_prob_budget", _log_prob_budget, LOG_PROB),
     _rung("fused_kernels", _fused_kernels, UPDATE, LOG_PROB),
     _rung("bucket", _bucket, SYNC),
     _rung("utilisation", _utilisation, START, ROLLOUT, SYNC),
-    _rung("optimizer_on_cpu", _optimizer_on_cpu, UPDATE, START, LOAD),
+    _rung("optimizer_on_cpu", _optimizer_on_cpu, UPDATE, START, LOAD, SAVE),
     _rung("more_context", _more_context, UPDATE, LOG_PROB),
-    _rung("more_pipeline", _more_pipeline, UPDATE, LOG_PROB, START, LOAD),
+    _rung("more_pipeline", _more_pipeline, UPDATE, LOG_PROB, START, LOAD, SAVE),
 )
