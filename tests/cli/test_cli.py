@@ -198,7 +198,7 @@ def test_layouts_keep_to_what_is_given(tmp_path: Path) -> None:
     ids=["one", "nested", "quoted"],
 )
 def test_a_sweep_of_layouts_is_read_as_it_was_meant(more: list[str]) -> None:
-    """Of one layout, with keys below keys, with what YAML would read otherwise; and it draws no warning but of memory."""
+    """Of one layout, with keys below keys, with what YAML would read otherwise; it warns of memory at most."""
     words = ["experiment=hy3_dapo_math", *more]
     answer = hysweep("layouts", *words, *([] if "--top" in more else ["--top", "3"]), "--sweep", "best.yaml")
     assert answer.returncode == 0, answer
