@@ -459,6 +459,29 @@ def test_the_command_composes_to_the_same_trial_and_varies_nothing(make_study: M
     assert again.study.enqueue == []
 
 
+def test_the_command_is_of_one_training(make_study: MakeStudy, tmp_path: Path) -> None:
+    """Whatever makes several of a point: seeds, confirmation, promotion."""
+    from hysweep.compose import Composer
+
+    text = "study: {confirm: {top: 2}, promote: {min_steps: 2}}\nspace: {rollout.n: [2, 4], seeds: 3}\n"
+    (tmp_path / "mine.yaml").write_text(f"# @package _global_\n{text}")
+    composer = Composer()
+    asked = composer.compose([f"sweep={tmp_path / 'mine.yaml'}"])
+    study = make_study(
+        "mine", overrides=list(asked.fixed), study={"confirm": {"top": 2}, "promote": {"min_steps": 2}}
+    )
+    for name, content in composer.snapshot().items():
+        (study.directory.conf / name).parent.mkdir(parents=True, exist_ok=True)
+        (study.directory.conf / name).write_text(content)
+    study.trial({"rollout.n": 2, "trainer.seed": 3}, Cause.COMPLETED, steps=2)
+    record = read_study(study.path)
+    _, _, _, conf, *words = shlex.split(run_again(record, record.trials[0]))
+    again = Composer([Path(conf)]).compose(words)
+    assert (again.trial.rollout.n, again.trial.trainer.seed) == (2, 3)
+    assert not again.space and not again.space.seeds
+    assert again.study.confirm.top == 0 and again.study.promote.min_steps is None
+
+
 def test_a_sweep_that_is_not_shipped_is_composed_from_what_the_study_keeps(
     make_study: MakeStudy, tmp_path: Path
 ) -> None:

@@ -602,10 +602,12 @@ def sweep_name(file: Path, key: str) -> str:
 
 
 def _without(content: dict[str, Any], given: Assignments) -> dict[str, Any]:
-    """The `space:` of a sweep file where a command line names some of its keys: what it fixes varies no more, and of
-    a zip the settings stay that agree with it."""
+    """The `space:` of a sweep file where a command line names some of its keys: what it fixes varies no more (of the
+    seed that are the replicates), and of a zip the settings stay that agree with it."""
     fixed = {text.partition("=")[0].lstrip("+~/"): text.partition("=")[2] for text in given.fixed}
     left = {key: value for key, value in content.items() if key not in fixed or key in NOT_OF_A_TRIAL}
+    if SEED in fixed:
+        left.pop("seeds", None)
     for key, rows in content.items():
         is_zip = (key == "zip" or key.startswith("zip.")) and isinstance(rows, list)
         if not is_zip or not all(isinstance(row, dict) for row in rows) or not any(set(r) & fixed.keys() for r in rows):

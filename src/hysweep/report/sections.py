@@ -290,23 +290,30 @@ def _margin(record: StudyRecord, best: TrialRecord) -> str:
 
 
 def run_again(record: StudyRecord, trial: TrialRecord) -> str:
-    """The command that trains this one point again, as a study of its own beside this one.
+    """The command that makes this one training again, as a study of its own beside this one.
 
     A value on the command line takes its key out of the space of a sweep file, so that nothing varies. A sweep file
-    that is not shipped is the one that the study keeps.
+    that is not shipped is the one that the study keeps. What would make more trainings of it is turned off.
     """
     from hysweep.compose import SHIPPED
 
-    own = {"study.name", "study.enqueue", *trial.point}
+    own = {"study.name", "study.enqueue", "study.confirm.top", "study.promote.min_steps", *trial.point}
     fixed = [o for o in record.overrides if o.partition("=")[0].lstrip("+~") not in own]
     point = [f"{key}={_emitted(value)}" for key, value in trial.point.items()]
     name = [f"study.name={_emitted(f'{record.directory.name}-trial-{trial.number}')}"]
-    enqueued = ["study.enqueue=[]"] if record.setting("enqueue") else []
+    off = ["study.enqueue=[]"] if record.setting("enqueue") else []
+    off += ["study.confirm.top=0"] if _mapping(record, "confirm").get("top") else []
+    off += ["study.promote.min_steps=null"] if _mapping(record, "promote").get("min_steps") else []
     sweep = next((f"sweep/{o.partition('=')[2]}.yaml" for o in fixed if o.startswith("sweep=")), None)
     kept, shipped = record.directory.conf / str(sweep), SHIPPED / str(sweep)
     is_own = kept.is_file() and not (shipped.is_file() and shipped.read_bytes() == kept.read_bytes())
     snapshot = ["--config-dir", str(record.directory.conf)] if is_own else []
-    return shlex.join(["hysweep", "run", *snapshot, *fixed, *point, *enqueued, *name])
+    return shlex.join(["hysweep", "run", *snapshot, *fixed, *point, *off, *name])
+
+
+def _mapping(record: StudyRecord, name: str) -> Mapping[str, Any]:
+    found = record.settings.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _emitted(value: Any) -> str:
