@@ -174,7 +174,7 @@ def test_make_env_says_each_of_its_steps(tmp_path: Path) -> None:
         "TORCH_INDEX=https://example.org",
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
-    told = [line for line in done.stdout.splitlines() if not line.startswith(("make: ", "making "))]
+    told = [line for line in done.stdout.splitlines() if not line.startswith(("make: ", "make[", "making "))]
     steps = ["an environment", "torch", "packages of constraints.txt", "hysweep itself", "wheels of verl", "all fits"]
     assert len(told) == len(steps), "and no command beside"
     assert all(step in line for step, line in zip(steps, told, strict=True))
