@@ -183,6 +183,36 @@ def test_values_of_mixed_types_are_text(tmp_path: Path) -> None:
     assert truths == ["1", "two", '[3, "4"]']
 
 
+@pytest.mark.parametrize(
+    ("answers", "truths"),
+    [
+        ("1.5 true false", ["1.5", "true", "false"]),
+        ("true 1.5 false", ["true", "1.5", "false"]),
+        ("1 true", ["1", "true"]),
+        ("1.0 3 false 0", ["1.0", "3", "false", "0"]),
+        ("null 2.5 true", ["2.5", "true"]),
+        ("[1.5,true]", ["[1.5, true]"]),
+        ('{"x":1.5} {"x":true}', ['{"x": 1.5}', '{"x": true}']),
+    ],
+)
+def test_true_and_false_among_numbers_stay_what_they_are(answers: str, truths: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("".join(f'{{"q": "a", "a": {answer}}}\n' for answer in answers.split()))
+    convert([str(tmp_path / "x.jsonl")], tmp_path / "o.parquet", Recipe("q", "a", data_source="d"))
+    found = pq.read_table(tmp_path / "o.parquet").column("reward_model").to_pylist()
+    assert [r["ground_truth"] for r in found] == truths
+
+
+@pytest.mark.parametrize("values", [("1.5", "true"), ("true", "5"), ("[1]", "[true]")])
+def test_no_later_piece_turns_numbers_into_truths(
+    values: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK", 20)
+    (tmp_path / "x.jsonl").write_text("".join(f'{{"q": "a", "a": "1", "level": {v}}}\n' for v in values))
+    with pytest.raises(BadInput, match=r"extra_info\.level is"):
+        convert([str(tmp_path / "x.jsonl")], tmp_path / "o.parquet",
+                Recipe("q", "a", data_source="d", extra=("level",)))  # fmt: skip
+
+
 BAD = [
     ("x.jsonl", '{"question": "a", "answer": "1"}\n{"question": "b", oops}\n', RECIPE, "line 2 is no JSON"),
     ("x.jsonl", "[1, 2]\n", RECIPE, "no object"),

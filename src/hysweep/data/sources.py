@@ -460,11 +460,21 @@ def _columns(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def _array(values: list[Any]) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if v is None or v != v else v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
-                         for v in values])  # fmt: skip
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        array = pa.array(values)
+        if not any(_is_truth_lost(v, array.type) for v in values):
+            return array
+    return pa.array([None if v is None or v != v else v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
+                     for v in values])  # fmt: skip
+
+
+def _is_truth_lost(value: Any, kind: pa.DataType) -> bool:
+    """Whether Arrow made a number of a true or false: it does among floats, not among integers."""
+    if pa.types.is_floating(kind):
+        return isinstance(value, bool)
+    if pa.types.is_list(kind):
+        return any(_is_truth_lost(v, kind.value_type) for v in value or ())
+    return pa.types.is_struct(kind) and any(_is_truth_lost((value or {}).get(f.name), f.type) for f in kind)
 
 
 def columns_of(source: Source) -> list[str]:
