@@ -131,6 +131,20 @@ def test_a_function_that_cannot_be_imported_is_said_once(own: Path) -> None:
     assert cured.returncode == 0, cured.stderr
 
 
+def test_a_metric_that_one_route_alone_names_has_a_cure(own: Path) -> None:
+    Path("two.csv").write_text("q,a,d\nWhat is 1+1?,2,my/math\nSay yes,yes,my/words\n")
+    made = hysweep("data", "convert", "two.csv", "-o", "two.parquet", "--prompt", "q", "--answer", "a",
+                   "--data-source", "{d}")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    Path("fns.py").write_text("def score(solution_str, **_):\n    return {'score': 1, 'words': 2}\n")
+    routes = "reward=router reward.routes={my/math: exact_match, my/words: 'fns.py:score'}"
+    said = hysweep("reward", "try", routes, "two.parquet")
+    cure = "leave words out of the function that names it, or route my/math through one that names it too"
+    assert said.returncode == 1 and cure in said.stdout
+    Path("fns.py").write_text("def score(solution_str, **_):\n    return 1\n")
+    assert hysweep("reward", "try", routes, "two.parquet").returncode == 0
+
+
 def test_overrides_of_a_trial_may_have_spaces_in_them(own: Path) -> None:
     done = hysweep("reward", "try", "reward=router reward.routes={my/math: exact_match}", str(own))
     assert done.returncode == 0, done.stderr

@@ -91,7 +91,7 @@ def try_reward(
             first = islice((row for row in range(total) if row not in given), SHOWN)
             click.echo(f"{bare} of {total} rows have no answer, and were not tried: {_some(first, bare)}")
         if differ:
-            click.echo(f"{differ}: verl looks for the metrics of a batch's first row in all; name the same for each")
+            click.echo(f"{differ}: verl looks for the metrics of a batch's first row in all; {_cure(tried)}")
         click.echo(
             f"{len(tried)} answers to {len(rows)} rows: " + (f"{len(bad)} could not be scored" if bad else "all scored")
         )
@@ -117,6 +117,19 @@ def _differ(tried: Sequence[Tried]) -> str:
     names = [{str(name) for name in t.parts} for t in tried if t.score is not None]
     some = {name for have in names for name in have if not all(name in other for other in names)}
     return f"only some answers have {', '.join(sorted(some))}" if some else ""
+
+
+def _cure(tried: Sequence[Tried]) -> str:
+    """What makes all metrics the same: where data sources differ, one of them may have a reward that cannot be told."""
+    of: dict[str, set[str]] = {}
+    for t in tried:
+        if t.score is not None:
+            of.setdefault(t.data_source, set()).update(map(str, t.parts))
+    for name in sorted(set().union(*of.values())):
+        if bare := [source for source, names in of.items() if name not in names]:
+            rows = ", ".join(clean(source, 60) for source in bare[:SHOWN])
+            return f"leave {name} out of the function that names it, or route {rows} through one that names it too"
+    return "name the same for each"
 
 
 def _call_of(reward: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
