@@ -95,6 +95,29 @@ def test_names_of_data_sources_are_told_as_lines_and_not_without_end(tmp_path: P
     assert all(str(p).isprintable() and len(str(p.value)) < 100 for p in said)
 
 
+@pytest.mark.parametrize(
+    ("routes", "said", "cured"),
+    [
+        (
+            "my/mth: math",
+            "no route of reward.routes takes",
+            "no row goes by reward.routes.my/mth: did you mean 'my/math'?",
+        ),
+        ("other: math", "no route of reward.routes takes", "add it there"),
+        (
+            "my/math: verl",
+            "go by reward.routes.my/math to verl, which has no scorer",
+            "to a ready reward or a function",
+        ),
+    ],
+)
+def test_a_route_that_takes_no_row_is_named(routes: str, said: str, cured: str, trial_of, tmp_path: Path) -> None:
+    path = file_of(tmp_path, *(row(n=i, data_source="my/math") for i in range(8)))
+    words = (f"data.train_files=[{path}]", f"data.val_files=[{path}]", "reward.function_path=null")
+    (found, *_) = check_trial(trial_of(*words, f"reward.routes={{{routes}}}"))
+    assert said in found.why and cured in found.cure
+
+
 def test_scores_that_verl_cannot_put_together(trial_of, tmp_path: Path) -> None:
     files = [file_of(tmp_path, *(row(n=i, data_source=name) for i in range(4)), name=f"{at}.parquet")
              for at, name in enumerate(("math_dapo", "openai/gsm8k"))]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from hysweep.data.convert import prompt_digests
 from hysweep.data.sources import Source, differ, find, pieces
+from hysweep.rewards import UNSCORED
 from hysweep.schema import BadInput, Problem, Severity, Stage
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
@@ -33,6 +34,7 @@ class Wants:
     """What the rows must be good for; None: not looked at.
 
     knows      whether the trial's reward has a way to score a data_source
+    unscored   of a data_source that it does not know, beside all of its file, why and what to do
     names_more whether the reward gives a data_source's rows more metrics than it gives others
     made_for   the only data_source that the trial's reward was made for, where there is one
     lengths    counts the tokens of chats; with `is_least` never more than the trainer does
@@ -40,6 +42,7 @@ class Wants:
     """
 
     knows: Callable[[str], bool] | None = None
+    unscored: Callable[[str, Iterable[str]], tuple[str, str]] = lambda name, there: UNSCORED
     names_more: Callable[[str], bool] | None = None
     made_for: str | None = None
     lengths: Lengths | None = None
@@ -274,14 +277,12 @@ class _Look:
             )
         if wants.knows is not None:
             unknown = {name: count for name, count in facts.data_sources.items() if not wants.knows(name)}
-            told = {shown(name): unknown.pop(name) for name in list(unknown)[:NAMED]}
+            told = {shown(name): (unknown.pop(name), wants.unscored(name, facts.data_sources))
+                    for name in list(unknown)[:NAMED]}  # fmt: skip
             if unknown:
-                told[f"{len(unknown):,} others"] = sum(unknown.values())
-            for name, count in told.items():
-                self._say(path, f"data_source: {name}",
-                          f"{count:,} rows of a source that the reward has no way to score",
-                          "route it: reward=router with reward.routes, or set reward.function_path",
-                          Stage.ROLLOUT)  # fmt: skip
+                told[f"{len(unknown):,} others"] = sum(unknown.values()), wants.unscored("", facts.data_sources)
+            for name, (count, (why, cure)) in told.items():
+                self._say(path, f"data_source: {name}", f"{count:,} rows {why}", cure, Stage.ROLLOUT)
         if other := [name for name in facts.data_sources if wants.made_for not in (None, name)]:
             count = sum(facts.data_sources[name] for name in other)
             self._say(path, f"data_source: {shown(other[0])}",
