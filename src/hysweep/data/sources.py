@@ -312,9 +312,10 @@ def _csv(source: Source) -> Iterator[tuple[int, Piece]]:
 def _separated(header: list[str], delimiter: str, path: str) -> None:
     """Raises BadInput where all names of columns are one, with another separator in it."""
     if len(header) == 1 and (other := next((c for c in ";\t,|" if c != delimiter and c in header[0]), None)):
-        seems = f"has one column, {header[0]!r}: the separator seems to be {'a tab' if other == TAB else other}"
+        is_tab = other == TAB
+        seems = f"the separator seems to be {'a tab' if is_tab else other} (it has one column, {header[0]!r})"
         wanted = "tabs" if delimiter == TAB else "commas"
-        cure = "name it .tsv" if other == TAB else f"save it with {wanted}" + ", or name it .csv" * (other == ",")
+        cure = "name it .tsv" if is_tab else f"save it with {wanted}" + ", or name it .csv" * (other == ",")
         raise BadInput(Problem("SRC", path, seems, cure))
 
 
