@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -35,6 +35,7 @@ class Wants:
 
     knows      whether the trial's reward has a way to score a data_source
     unscored   of a data_source that it does not know, beside all of its file, why and what to do
+    strayed    of all data sources, which routes seem to mean one of them and take no row
     names_more whether the reward gives a data_source's rows more metrics than it gives others
     made_for   the only data_source that the trial's reward was made for, where there is one
     lengths    counts the tokens of chats; with `is_least` never more than the trainer does
@@ -43,6 +44,7 @@ class Wants:
 
     knows: Callable[[str], bool] | None = None
     unscored: Callable[[str, Iterable[str]], tuple[str, str]] = lambda name, there: UNSCORED
+    strayed: Callable[[Collection[str]], list[tuple[str, str]]] = lambda names: []
     names_more: Callable[[str], bool] | None = None
     made_for: str | None = None
     lengths: Lengths | None = None
@@ -310,6 +312,10 @@ class _Look:
             total = len(self.digests["val"])
             self._say("val_files", shared, f"of {total:,} different prompts to validate with are trained on too",
                       "take them out of one of the two", Stage.NEVER, is_error=False)  # fmt: skip
+        there = {name for f in self.files for name in f.data_sources}
+        for route, meant in self.wants.strayed(there):
+            self._say(f"reward.routes.{route}", "", f"no row goes by it; {meant!r} goes by another route",
+                      f"did you mean {meant!r}?", Stage.NEVER, is_error=False)  # fmt: skip
         if self.wants.names_more is not None:
             for role in ("train", "val"):
                 self._mixed(role, self.wants.names_more)

@@ -15,6 +15,7 @@ from hysweep.rewards.routes import (
     read_routes,
     route_for,
     servers_of,
+    strayed,
     unscored,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "read_routes",
     "route_for",
     "servers_of",
+    "strayed",
     "unscored",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from inspect import signature
 from typing import Any
@@ -208,6 +209,15 @@ def unscored(reward: Reward, data_source: str, beside: Iterable[str]) -> tuple[s
     close = nearest(data_source, idle, 1)
     cure = f"no row goes by reward.routes.{close[0]}: did you mean {data_source!r}?" if close else "add it there"
     return "of a source that no route of reward.routes takes", cure
+
+
+def strayed(reward: Reward, data_sources: Collection[str]) -> list[tuple[str, str]]:
+    """Routes whose name is that of no row, each with the data_source that it seems to mean, which a pattern takes."""
+    if not reward.routes:
+        return []
+    by_pattern = [name for name in data_sources if name not in reward.routes and knows(reward)(name)]
+    idle = [r for r in map(str, reward.routes) if not set(r) & set("*?[") and r not in data_sources]
+    return [(r, close[0]) for r in idle if (close := get_close_matches(r, by_pattern, 1, 0.8))]
 
 
 def scored_by_verl(data_source: str) -> bool:
