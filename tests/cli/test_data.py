@@ -112,6 +112,39 @@ def test_what_a_reward_prints_and_how_it_differs_is_kept_apart(own: Path) -> Non
     assert hung.returncode == 1 and "not scored within 0.3 s" in hung.stdout
 
 
+def test_a_function_that_cannot_be_imported_is_said_once(own: Path) -> None:
+    Path("parts").mkdir()
+    Path("parts/hs_helper.py").write_text("def norm(text):\n    return text.strip()\n")
+    Path("parts/fns.py").write_text(
+        "from hs_helper import norm\n"
+        "def score(solution_str, ground_truth, **_):\n    return norm(solution_str) == ground_truth\n"
+    )
+    Path("broken.py").write_text("1 / 0\ndef score(**_):\n    return 1\n")
+    said = hysweep("reward", "try", "parts/fns.py:score", str(own))
+    assert said.returncode == 2 and not said.stdout
+    assert said.stderr.count("No module named 'hs_helper'") == 1
+    assert f"set cluster.env.PYTHONPATH={Path('parts').resolve()}" in " ".join(said.stderr.split())
+    broken = hysweep("reward", "try", "broken.py:score", str(own))
+    assert broken.returncode == 2 and "cannot be imported: ZeroDivisionError" in broken.stderr
+    words = "reward=function reward.function_path=parts/fns.py reward.function_name=score"
+    cured = hysweep("reward", "try", f"{words} cluster.env={{PYTHONPATH: {Path('parts').resolve()}}}", str(own))
+    assert cured.returncode == 0, cured.stderr
+
+
+def test_a_metric_that_one_route_alone_names_has_a_cure(own: Path) -> None:
+    Path("two.csv").write_text("q,a,d\nWhat is 1+1?,2,my/math\nSay yes,yes,my/words\n")
+    made = hysweep("data", "convert", "two.csv", "-o", "two.parquet", "--prompt", "q", "--answer", "a",
+                   "--data-source", "{d}")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    Path("fns.py").write_text("def score(solution_str, **_):\n    return {'score': 1, 'words': 2}\n")
+    routes = "reward=router reward.routes={my/math: exact_match, my/words: 'fns.py:score'}"
+    said = hysweep("reward", "try", routes, "two.parquet")
+    cure = "leave words out of the function that names it, or route my/math through one that names it too"
+    assert said.returncode == 1 and cure in said.stdout
+    Path("fns.py").write_text("def score(solution_str, **_):\n    return 1\n")
+    assert hysweep("reward", "try", routes, "two.parquet").returncode == 0
+
+
 def test_overrides_of_a_trial_may_have_spaces_in_them(own: Path) -> None:
     done = hysweep("reward", "try", "reward=router reward.routes={my/math: exact_match}", str(own))
     assert done.returncode == 0, done.stderr

@@ -47,6 +47,8 @@ def test_hy3_with_a_recipes_entry_carries_what_it_must_have(trial_of, recipes: P
     assert job.module == "own.main_own"
     assert job.overrides[:2] == ("--config-name=own_megatron_trainer", "hydra.searchpath=[pkg://verl.trainer.config]")
     assert job.env["PYTHONPATH"] == str(recipes)
+    own = trial_of(HY3, "algorithm=dapo", *words(recipes, "+verl.own.depth=5", "cluster.env.PYTHONPATH=/own"))
+    assert compile_trial(own, Path("/t")).env["PYTHONPATH"] == f"{recipes}:/own"
     config = "actor_rollout_ref.actor.megatron.override_transformer_config"
     assert any(o.startswith(f"+{config}.moe_router_load_balancing_type=") for o in job.overrides)
     assert {"own.depth=5", "algorithm.filter_groups.enable=true", "trainer.use_v1=false"} <= set(job.overrides)

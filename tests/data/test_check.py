@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models
 
-from hysweep.check import check_trial
+from hysweep.check import check_trial, errors
 from hysweep.data.check import Wants, look
 from hysweep.rewards.routes import scored_by_verl
 from hysweep.schema import Severity
@@ -93,6 +93,39 @@ def test_names_of_data_sources_are_told_as_lines_and_not_without_end(tmp_path: P
     said = look([file_of(tmp_path, *rows)], wants=Wants(knows=scored_by_verl)).problems
     assert len(said) == 6 and "4 others" in str(said[-1].value)
     assert all(str(p).isprintable() and len(str(p.value)) < 100 for p in said)
+
+
+@pytest.mark.parametrize(
+    ("routes", "said", "cured"),
+    [
+        (
+            "my/mth: math",
+            "no route of reward.routes takes",
+            "no row goes by reward.routes.my/mth: did you mean 'my/math'?",
+        ),
+        ("other: math", "no route of reward.routes takes", "add it there"),
+        (
+            "my/math: verl",
+            "go by reward.routes.my/math to verl, which has no scorer",
+            "to a ready reward or a function",
+        ),
+    ],
+)
+def test_a_route_that_takes_no_row_is_named(routes: str, said: str, cured: str, trial_of, tmp_path: Path) -> None:
+    path = file_of(tmp_path, *(row(n=i, data_source="my/math") for i in range(8)))
+    words = (f"data.train_files=[{path}]", f"data.val_files=[{path}]", "reward.function_path=null")
+    (found, *_) = check_trial(trial_of(*words, f"reward.routes={{{routes}}}"))
+    assert said in found.why and cured in found.cure
+
+
+def test_a_misspelt_route_whose_rows_another_takes_is_a_warning(trial_of, tmp_path: Path) -> None:
+    path = file_of(tmp_path, *(row(n=i, data_source="my/math") for i in range(8)))
+    words = ("reward=router", f"data.train_files=[{path}]", f"data.val_files=[{path}]")
+    [found] = check_trial(trial_of(*words, "reward.routes={my/mth: exact_match}"))
+    assert (found.key, found.cure) == ("reward.routes.my/mth", "did you mean 'my/math'?")
+    assert errors([found]) == []
+    assert check_trial(trial_of(*words, "reward.routes={my/math: exact_match, my/mth: format}")) == []
+    assert check_trial(trial_of(*words, "reward.routes={other: exact_match}")) == []
 
 
 def test_scores_that_verl_cannot_put_together(trial_of, tmp_path: Path) -> None:

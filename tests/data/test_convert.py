@@ -183,6 +183,36 @@ def test_values_of_mixed_types_are_text(tmp_path: Path) -> None:
     assert truths == ["1", "two", '[3, "4"]']
 
 
+@pytest.mark.parametrize(
+    ("answers", "truths"),
+    [
+        ("1.5 true false", ["1.5", "true", "false"]),
+        ("true 1.5 false", ["true", "1.5", "false"]),
+        ("1 true", ["1", "true"]),
+        ("1.0 3 false 0", ["1.0", "3", "false", "0"]),
+        ("null 2.5 true", ["2.5", "true"]),
+        ("[1.5,true]", ["[1.5, true]"]),
+        ('{"x":1.5} {"x":true}', ['{"x": 1.5}', '{"x": true}']),
+    ],
+)
+def test_true_and_false_among_numbers_stay_what_they_are(answers: str, truths: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("".join(f'{{"q": "a", "a": {answer}}}\n' for answer in answers.split()))
+    convert([str(tmp_path / "x.jsonl")], tmp_path / "o.parquet", Recipe("q", "a", data_source="d"))
+    found = pq.read_table(tmp_path / "o.parquet").column("reward_model").to_pylist()
+    assert [r["ground_truth"] for r in found] == truths
+
+
+@pytest.mark.parametrize("values", [("1.5", "true"), ("true", "5"), ("[1]", "[true]")])
+def test_no_later_piece_turns_numbers_into_truths(
+    values: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK", 20)
+    (tmp_path / "x.jsonl").write_text("".join(f'{{"q": "a", "a": "1", "level": {v}}}\n' for v in values))
+    with pytest.raises(BadInput, match=r"extra_info\.level is"):
+        convert([str(tmp_path / "x.jsonl")], tmp_path / "o.parquet",
+                Recipe("q", "a", data_source="d", extra=("level",)))  # fmt: skip
+
+
 BAD = [
     ("x.jsonl", '{"question": "a", "answer": "1"}\n{"question": "b", oops}\n', RECIPE, "line 2 is no JSON"),
     ("x.jsonl", "[1, 2]\n", RECIPE, "no object"),
@@ -203,9 +233,21 @@ BAD = [
     ("none.csv", None, RECIPE, "no such file"),
     ("none*.csv", None, RECIPE, "matches no file"),
     ("x.csv", "question,question,answer,level\na,b,1,x\n", RECIPE, "more than one column question"),
+    ("x.csv", "question,answer,level\ncaf\xe9,1,x\n".encode("latin1"), RECIPE, "iconv -f latin1 -t utf-8"),
+    ("x.csv", "question,answer,l\xe9vel\na,1,x\n".encode("latin1"), RECIPE, "iconv -f latin1 -t utf-8"),
+    ("x.json", b'[{"question": "caf\xe9", "answer": 1, "level": 1}, {"answer": "x"}]', RECIPE, "iconv -f latin1"),
+    ("x.csv", "question;answer\na;1\n", RECIPE, "the separator seems to be ;"),
+    ("x.csv", 'question;answer\n"a, b";1,5\n', RECIPE, "the separator seems to be ;"),
+    ("x.csv", "question\tanswer\na\t1\n", RECIPE, "seems to be a tab .*; name it .tsv"),
+    ("x.tsv", "question,answer\na,1\n", RECIPE, "seems to be , .*; save it with tabs, or name it .csv"),
     ("x.csv", "question,answer,level\na,1,x\n".encode("utf-16"), RECIPE, "is no UTF-8"),
     ("x.jsonl", b'{"question": "caf\xe9", "answer": "1", "level": "x"}\n', RECIPE, "is no UTF-8"),
-    ("x.jsonl", '{"question": "\\ud800", "answer": "1", "level": "x"}\n', RECIPE, "is no UTF-8"),
+    (
+        "x.jsonl",
+        '{"question": "\\ud800", "answer": "1", "level": "x"}\n',
+        RECIPE,
+        "is no UTF-8: .*what is no character",
+    ),
     ("x.jsonl", f'{{"question": "a", "level": "x", "answer": {"[" * 3000}{"]" * 3000}}}', RECIPE, "nested too deep"),
     ("x.json", '[{"question": "a", "answer": "1", "level": "x"}]\n[{"question": "b"}]', RECIPE, "more after its list"),
 ]

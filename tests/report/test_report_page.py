@@ -467,9 +467,7 @@ def test_the_command_is_of_one_training(make_study: MakeStudy, tmp_path: Path) -
     (tmp_path / "mine.yaml").write_text(f"# @package _global_\n{text}")
     composer = Composer()
     asked = composer.compose([f"sweep={tmp_path / 'mine.yaml'}"])
-    study = make_study(
-        "mine", overrides=list(asked.fixed), study={"confirm": {"top": 2}, "promote": {"min_steps": 2}}
-    )
+    study = make_study("mine", overrides=list(asked.fixed), study={"confirm": {"top": 2}, "promote": {"min_steps": 2}})
     for name, content in composer.snapshot().items():
         (study.directory.conf / name).parent.mkdir(parents=True, exist_ok=True)
         (study.directory.conf / name).write_text(content)

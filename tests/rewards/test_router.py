@@ -270,6 +270,34 @@ def test_a_function_is_called_by_the_router_too(trial_of, tmp_path: Path) -> Non
     assert values[f"{prefix}.reward_kwargs.bonus"] == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "is_said"),
+    [
+        ("from hs_helper import norm\n", True),
+        ("import hs_helper.part\n", True),
+        ("from .hs_helper import norm\n", True),
+        ("import json, numpy\n", False),
+        ("import sys\nsys.path.insert(0, '/x')\nimport hs_helper\n", False),
+        ("try:\n    import hs_helper\nexcept ImportError:\n    pass\n", False),
+    ],
+)
+@pytest.mark.parametrize("way", ["function", "routes"])
+def test_a_functions_neighbours_are_not_found_by_its_path(
+    way: str, text: str, is_said: bool, trial_of, tmp_path: Path
+) -> None:
+    (tmp_path / "hs_helper.py").write_text("def norm(text):\n    return text\n")
+    (tmp_path / "own.py").write_text(f"{text}def f(**row):\n    return 1.0\n")
+    words = ["reward.function_path=null", f"reward.routes={{tiny_copy: '{tmp_path}/own.py:f'}}"]
+    if way == "function":
+        words = ["reward=function", f"reward.function_path={tmp_path}/own.py", "reward.function_name=f"]
+    found = [p for p in check_trial(trial_of(*words)) if "without its directory" in p.why]
+    assert len(found) == is_said
+    assert all(f"cluster.env.PYTHONPATH={tmp_path}" in p.cure for p in found)
+    if "from ." not in text:
+        assert not [p for p in check_trial(trial_of(*words, f"cluster.env.PYTHONPATH={tmp_path}"))
+                    if "without its directory" in p.why]  # fmt: skip
+
+
 def test_a_functions_file_is_a_file(trial_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hysweep.compile import expand, model_path
 from hysweep.embedded import assets
-from hysweep.rewards import knows, names_more
+from hysweep.rewards import knows, names_more, strayed, unscored
 from hysweep.schema import BadInput, Problem, Stage, Trial
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def wants_of(t: Trial, with_tokenizer: bool = False) -> Wants:
 
     return Wants(
         knows=knows(t.reward),
+        unscored=partial(unscored, t.reward),
+        strayed=partial(strayed, t.reward),
         names_more=names_more(t.reward),
         made_for=assets.RECIPE.data_source if t.reward.function_path == "embedded:reward" else None,
         lengths=tokenizer_lengths(model_path(t.model.path), t.model.trust_remote_code) if with_tokenizer else None,

@@ -87,7 +87,8 @@ def reward_function_is_there(t: Trial) -> Iterator[Problem]:
     path = t.reward.function_path
     if path is None or path.startswith(("embedded:", "pkg://")):
         return
-    for problem in function_problems("reward.function_path", path, t.reward.function_name, is_here=False):
+    python_path = t.cluster.env.get("PYTHONPATH", "")
+    for problem in function_problems("reward.function_path", path, t.reward.function_name, False, python_path):
         is_name = "no such function" in problem.why
         yield replace(problem, key="reward.function_name", value=t.reward.function_name) if is_name else problem
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from hysweep.check.numbers import either
@@ -31,7 +33,9 @@ def routes_are_readable(t: Trial) -> Iterator[Problem]:
             if term.kind == "function":
                 file, _, name = term.reward.rpartition(":")
                 if file.endswith(".py"):
-                    yield from function_problems(key, file, name, t.cluster.launcher == "local")
+                    yield from function_problems(
+                        key, file, name, t.cluster.launcher == "local", t.cluster.env.get("PYTHONPATH", "")
+                    )
             elif (
                 term.kind == "server" and term.reward.removeprefix("server:").partition("/")[0] not in t.reward.servers
             ):
@@ -41,7 +45,10 @@ def routes_are_readable(t: Trial) -> Iterator[Problem]:
                 yield Problem(key, term.reward, "is no server that the trial starts", cure.rstrip(": "), Stage.ROLLOUT)
 
 
-def function_problems(key: str, file: str, name: str, is_here: bool) -> Iterator[Problem]:
+def function_problems(
+    key: str, file: str, name: str, is_here: bool, python_path: str | None = None
+) -> Iterator[Problem]:
+    """`python_path`: what the job has as PYTHONPATH beside this process's; None: imports are not looked at."""
     path = Path(resolve(file))
     if not path.is_file():
         if is_here:
@@ -57,6 +64,46 @@ def function_problems(key: str, file: str, name: str, is_here: bool) -> Iterator
         public = [n for n in own if not n.startswith("_")] or own
         cure = suggest(name, public, file) if public else "it defines none"
         yield Problem(key, f"{file}:{name}", f"{file} has no such function", cure, Stage.ROLLOUT)
+    if python_path is not None:
+        yield from _neighbours(key, file, path, tree, python_path)
+
+
+def _neighbours(key: str, file: str, path: Path, tree: ast.Module, python_path: str) -> Iterator[Problem]:
+    """What the file imports that is found beside it alone: it is loaded by its path, without its directory."""
+    if any(isinstance(n, ast.Attribute) and ast.unparse(n) == "sys.path" for n in ast.walk(tree)):
+        return  # it looks after that itself
+    roots = [Path(p) for p in python_path.split(os.pathsep) if p]
+    for name in dict.fromkeys(_imported(tree)):
+        is_found = name and (any(beside(root / "any", name) for root in roots) or find_spec(name) is not None)
+        if not is_found and (not name or beside(path, name)):
+            what = f"{name}, which lies beside it: it" if name else "from its own package: it"
+            why = f"imports {what} is loaded by its path, without its directory"
+            yield Problem(key, file, why, on_path(path.parent), Stage.ROLLOUT)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """The first names of what is imported for certain, in no `if` or `try`; empty for a relative import."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (a.name.partition(".")[0] for a in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield "" if child.level else (child.module or "").partition(".")[0]
+        elif not isinstance(child, (ast.If, ast.Try)):
+            yield from _imported(child)
+
+
+def beside(file: Path, module: str) -> bool:
+    """Whether the directory of a file has a module."""
+    name = module.partition(".")[0]
+    return file.with_name(f"{name}.py").is_file() or file.with_name(name).is_dir()
+
+
+def on_path(directory: Path) -> str:
+    """The cure where a function's file does not find its neighbours."""
+    return (
+        f"set cluster.env.PYTHONPATH={directory} (for `reward try`: PYTHONPATH in your shell), "
+        "or install them as a package and name package.module:function"
+    )
 
 
 def defined(tree: ast.Module) -> list[str]:

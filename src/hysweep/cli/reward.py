@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from hysweep.check.rewards import function_problems
+from hysweep.check.rewards import beside, function_problems, on_path
 from hysweep.cli.data import need_pyarrow
 from hysweep.report.words import clean
 from hysweep.rewards import encode
@@ -65,6 +65,7 @@ def try_reward(
     if answers is not None and not given:
         raise BadInput(Problem("--answers", answers, "has no line", 'give lines, as {"row": 0, "answer": "42"}'))
     with _left_at_once(), redirect_stdout(sys.stderr):  # what a reward prints is no answer of ours
+        _import(call)
         loop = asyncio.new_event_loop()
         try:
             tried = loop.run_until_complete(_all(call, rows, given, timeout_s))
@@ -90,7 +91,7 @@ def try_reward(
             first = islice((row for row in range(total) if row not in given), SHOWN)
             click.echo(f"{bare} of {total} rows have no answer, and were not tried: {_some(first, bare)}")
         if differ:
-            click.echo(f"{differ}: verl looks for the metrics of a batch's first row in all; name the same for each")
+            click.echo(f"{differ}: verl looks for the metrics of a batch's first row in all; {_cure(tried)}")
         click.echo(
             f"{len(tried)} answers to {len(rows)} rows: " + (f"{len(bad)} could not be scored" if bad else "all scored")
         )
@@ -118,6 +119,19 @@ def _differ(tried: Sequence[Tried]) -> str:
     return f"only some answers have {', '.join(sorted(some))}" if some else ""
 
 
+def _cure(tried: Sequence[Tried]) -> str:
+    """What makes all metrics the same: where data sources differ, one of them may have a reward that cannot be told."""
+    of: dict[str, set[str]] = {}
+    for t in tried:
+        if t.score is not None:
+            of.setdefault(t.data_source, set()).update(map(str, t.parts))
+    for name in sorted(set().union(*of.values())):
+        if bare := [source for source, names in of.items() if name not in names]:
+            rows = ", ".join(clean(source, 60) for source in bare[:SHOWN])
+            return f"leave {name} out of the function that names it, or route {rows} through one that names it too"
+    return "name the same for each"
+
+
 def _call_of(reward: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
     """The router's arguments: for a ready reward, a function, a URL, or an override that names a reward."""
     if "=" in reward and not reward.startswith(("http://", "https://")):
@@ -131,6 +145,7 @@ def _call_of(reward: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
             raise BadInput(
                 Problem("reward.servers", ", ".join(trial.reward.servers), why, "start one, and try its URL")
             )
+        sys.path[:0] = [p for p in trial.cluster.env.get("PYTHONPATH", "").split(os.pathsep) if p]
         prefix = "reward.custom_reward_function.reward_kwargs."
         call = {k.removeprefix(prefix): v for k, v in trainer_values(trial).items() if k.startswith(prefix)}
         return call or {"routes": json.dumps({"*": "verl"})}
@@ -143,6 +158,19 @@ def _call_of(reward: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
     if problems:
         raise BadInput(*problems)
     return {"routes": encode({"*": reward}, resolve)}
+
+
+def _import(call: dict[str, Any]) -> None:
+    """Its functions are imported as in the trainer, before any row. Raises BadInput."""
+    from hysweep.rewards import router
+
+    try:
+        router.load_all(**call)
+    except router.NoImport as e:
+        file = e.reward.rpartition(":")[0].removeprefix("file://")
+        is_neighbour = file.endswith(".py") and e.missing and beside(Path(file), e.missing)
+        cure = on_path(Path(file).parent) if is_neighbour else "mend it, or install what it imports"
+        raise BadInput(Problem("REWARD", e.reward, f"cannot be imported: {e}", cure)) from e
 
 
 def _some(first: Iterable[int], count: int) -> str:

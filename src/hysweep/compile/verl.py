@@ -456,8 +456,9 @@ def _environment(trial: Trial) -> dict[str, str]:
     roots = [str(root)] if (root := keys_of(trial).root) else []
     if trial.trainer.entry != MAIN_PPO:
         roots.append(resolve(trial.trainer.recipes or "."))
+    own = dict(trial.cluster.env)
     if roots:
-        env["PYTHONPATH"] = os.pathsep.join(roots)
+        env["PYTHONPATH"] = os.pathsep.join([*roots, *filter(None, [own.pop("PYTHONPATH", "")])])
     if not trial.has_gpu:
         env |= {
             # a plugin that cannot load is passed over in silence, unless its platform is asked for by name
@@ -477,7 +478,7 @@ def _environment(trial: Trial) -> dict[str, str]:
         env["VERL_USE_EXTERNAL_MODULES"] = ",".join(modules)
     if trial.model.path.startswith(EMBEDDED):
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    return env | trial.cluster.env
+    return env | own
 
 
 def _texts(trial: Trial) -> Iterator[str]:

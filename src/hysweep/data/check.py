@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from hysweep.data.convert import prompt_digests
 from hysweep.data.sources import Source, differ, find, pieces
+from hysweep.rewards import UNSCORED
 from hysweep.schema import BadInput, Problem, Severity, Stage
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
@@ -33,6 +34,8 @@ class Wants:
     """What the rows must be good for; None: not looked at.
 
     knows      whether the trial's reward has a way to score a data_source
+    unscored   of a data_source that it does not know, beside all of its file, why and what to do
+    strayed    of all data sources, which routes seem to mean one of them and take no row
     names_more whether the reward gives a data_source's rows more metrics than it gives others
     made_for   the only data_source that the trial's reward was made for, where there is one
     lengths    counts the tokens of chats; with `is_least` never more than the trainer does
@@ -40,6 +43,8 @@ class Wants:
     """
 
     knows: Callable[[str], bool] | None = None
+    unscored: Callable[[str, Iterable[str]], tuple[str, str]] = lambda name, there: UNSCORED
+    strayed: Callable[[Collection[str]], list[tuple[str, str]]] = lambda names: []
     names_more: Callable[[str], bool] | None = None
     made_for: str | None = None
     lengths: Lengths | None = None
@@ -274,14 +279,12 @@ class _Look:
             )
         if wants.knows is not None:
             unknown = {name: count for name, count in facts.data_sources.items() if not wants.knows(name)}
-            told = {shown(name): unknown.pop(name) for name in list(unknown)[:NAMED]}
+            told = {shown(name): (unknown.pop(name), wants.unscored(name, facts.data_sources))
+                    for name in list(unknown)[:NAMED]}  # fmt: skip
             if unknown:
-                told[f"{len(unknown):,} others"] = sum(unknown.values())
-            for name, count in told.items():
-                self._say(path, f"data_source: {name}",
-                          f"{count:,} rows of a source that the reward has no way to score",
-                          "route it: reward=router with reward.routes, or set reward.function_path",
-                          Stage.ROLLOUT)  # fmt: skip
+                told[f"{len(unknown):,} others"] = sum(unknown.values()), wants.unscored("", facts.data_sources)
+            for name, (count, (why, cure)) in told.items():
+                self._say(path, f"data_source: {name}", f"{count:,} rows {why}", cure, Stage.ROLLOUT)
         if other := [name for name in facts.data_sources if wants.made_for not in (None, name)]:
             count = sum(facts.data_sources[name] for name in other)
             self._say(path, f"data_source: {shown(other[0])}",
@@ -309,6 +312,10 @@ class _Look:
             total = len(self.digests["val"])
             self._say("val_files", shared, f"of {total:,} different prompts to validate with are trained on too",
                       "take them out of one of the two", Stage.NEVER, is_error=False)  # fmt: skip
+        there = {name for f in self.files for name in f.data_sources}
+        for route, meant in self.wants.strayed(there):
+            self._say(f"reward.routes.{route}", "", f"no row goes by it; {meant!r} goes by another route",
+                      f"did you mean {meant!r}?", Stage.NEVER, is_error=False)  # fmt: skip
         if self.wants.names_more is not None:
             for role in ("train", "val"):
                 self._mixed(role, self.wants.names_more)

@@ -286,6 +286,7 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
         column = table.column(field.name)
+        _same_truth(column.type, field.type, field.name)
         if pa.types.is_struct(field.type) and column.type != field.type:
             whole = column.combine_chunks()
             whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
@@ -301,6 +302,20 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
             column = pa.StructArray.from_arrays(parts, fields=list(field.type))
         columns.append(column.cast(field.type))
     return pa.table(columns, schema=schema)
+
+
+def _same_truth(kind: pa.DataType, wanted: pa.DataType, name: str) -> None:
+    """Raises KeyError where Arrow would cast numbers to true and false, or these to numbers."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
+        for f in wanted:
+            if kind.get_field_index(f.name) >= 0:
+                _same_truth(kind.field(f.name).type, f.type, f"{name}.{f.name}")
+    elif pa.types.is_list(kind) and pa.types.is_list(wanted):
+        _same_truth(kind.value_type, wanted.value_type, name)
+    elif {pa.types.is_boolean(kind), pa.types.is_boolean(wanted)} == {True, False}:
+        other = wanted if pa.types.is_boolean(kind) else kind
+        if pa.types.is_integer(other) or pa.types.is_floating(other):
+            raise KeyError(f"{name} is {kind}, and was {wanted} in the rows before it")
 
 
 @contextmanager

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from hysweep.schema import BadInput, Problem
 
+TAB = "\t"
 BLOCK = 8 * 2**20  # bytes of a piece
 ROWS = 32_768  # of a piece whose rows are in columns already
 MAPPED = 256 * 2**20  # an Arrow batch beyond this is mapped, not read
@@ -36,6 +37,8 @@ KINDS = {
 PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 LEFT_BEHIND = re.compile(r"(?:^|/)cache-\w+\.arrow\Z")  # by `datasets`, beside the files of a set
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*\Z")
+
+AS_UTF8 = "convert it, as with `iconv -f latin1 -t utf-8 FILE > NEW`; latin1 stands for what it is in"
 
 Piece = Callable[[], pa.Table]
 
@@ -169,7 +172,8 @@ def readable(path: str) -> Iterator[None]:
     except RecursionError as e:
         raise BadInput(Problem("SRC", path, "has values nested too deep to be read", "leave them out")) from e
     except UnicodeError as e:
-        raise BadInput(Problem("SRC", path, f"is no UTF-8: {_short(e)}", "save it as UTF-8")) from e
+        cure = AS_UTF8 if isinstance(e, UnicodeDecodeError) else "leave out what is no character"
+        raise BadInput(Problem("SRC", path, f"is no UTF-8: {_short(e)}", cure)) from e
     except (pa.ArrowException, EOFError) as e:
         raise BadInput(Problem("SRC", path, f"cannot be read: {_short(e)}", "see whether it is whole")) from e
 
@@ -183,7 +187,7 @@ def _sound(piece: Piece, path: str) -> pa.Table:
             table.validate(full=True)
         except pa.ArrowInvalid as e:
             if "UTF8" in str(e):
-                raise BadInput(Problem("SRC", path, f"is no UTF-8: {_short(e)}", "save it as UTF-8")) from e
+                raise BadInput(Problem("SRC", path, f"is no UTF-8: {_short(e)}", AS_UTF8)) from e
             raise
         return table
 
@@ -290,18 +294,29 @@ def _blocks(source: Source, cut: Callable[[bytes], int]) -> Iterator[tuple[int, 
 
 def _csv(source: Source) -> Iterator[tuple[int, Piece]]:
     """Each field is text: what a number was meant to be, the mapping knows. Fields in quotes may hold line ends."""
-    delimiter = "\t" if ".tsv" in Path(source.path).suffixes else ","
+    delimiter = TAB if ".tsv" in Path(source.path).suffixes else ","
     header: list[str] | None = None
     for position, block in _blocks(source, _csv_cut):
         if header is None:
             block = block.removeprefix(b"\xef\xbb\xbf")
             end = _csv_first(block)
             header = _csv_table(block[:end], None, delimiter, source.path).column_names
+            _separated(header, delimiter, source.path)
             block = block[end:]
         if block.strip():
             yield position, lambda b=block, h=header: _csv_table(b, h, delimiter, source.path)  # type: ignore[misc]
     if header is None:
         raise BadInput(Problem("SRC", source.path, "is empty", "give a file with a line of column names"))
+
+
+def _separated(header: list[str], delimiter: str, path: str) -> None:
+    """Raises BadInput where all names of columns are one, with another separator in it."""
+    if len(header) == 1 and (other := next((c for c in ";\t,|" if c != delimiter and c in header[0]), None)):
+        is_tab = other == TAB
+        seems = f"the separator seems to be {'a tab' if is_tab else other} (it has one column, {header[0]!r})"
+        wanted = "tabs" if delimiter == TAB else "commas"
+        cure = "name it .tsv" if is_tab else f"save it with {wanted}" + ", or name it .csv" * (other == ",")
+        raise BadInput(Problem("SRC", path, seems, cure))
 
 
 def _csv_cut(block: bytes) -> int:
@@ -338,7 +353,8 @@ def _csv_table(block: bytes, header: list[str] | None, delimiter: str, path: str
             ),
         )  # fmt: skip
     except pa.ArrowInvalid as e:
-        raise BadInput(Problem("SRC", path, f"is no CSV that can be read: {_short(e)}", "mend that line")) from e
+        cure = AS_UTF8 if "UTF8" in str(e) else "mend that line"
+        raise BadInput(Problem("SRC", path, f"is no CSV that can be read: {_short(e)}", cure)) from e
 
 
 def _json(source: Source) -> Iterator[tuple[int, Piece]]:
@@ -431,7 +447,7 @@ def _is_rounded(array: pa.Array) -> bool:
 
 
 def _objects(block: bytes, path: str, line: int) -> Iterator[dict[str, Any]]:
-    decoder, text = json.JSONDecoder(), block.decode("utf-8", errors="replace")
+    decoder, text = json.JSONDecoder(), block.decode("utf-8")
     at = 0
     while (at := _skip(text, at)) < len(text):
         try:
@@ -460,11 +476,21 @@ def _columns(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def _array(values: list[Any]) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if v is None or v != v else v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
-                         for v in values])  # fmt: skip
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        array = pa.array(values)
+        if not any(_is_truth_lost(v, array.type) for v in values):
+            return array
+    return pa.array([None if v is None or v != v else v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
+                     for v in values])  # fmt: skip
+
+
+def _is_truth_lost(value: Any, kind: pa.DataType) -> bool:
+    """Whether Arrow made a number of a true or false: it does among floats, not among integers."""
+    if pa.types.is_floating(kind):
+        return isinstance(value, bool)
+    if pa.types.is_list(kind):
+        return any(_is_truth_lost(v, kind.value_type) for v in value or ())
+    return pa.types.is_struct(kind) and any(_is_truth_lost((value or {}).get(f.name), f.type) for f in kind)
 
 
 def columns_of(source: Source) -> list[str]:

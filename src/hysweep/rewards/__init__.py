@@ -6,6 +6,7 @@ Most of it runs inside verl's reward workers. Only `routes` is for the other roo
 from hysweep.rewards.routes import (
     PARTS,
     READY,
+    UNSCORED,
     Route,
     Term,
     encode,
@@ -14,6 +15,22 @@ from hysweep.rewards.routes import (
     read_routes,
     route_for,
     servers_of,
+    strayed,
+    unscored,
 )
 
-__all__ = ["PARTS", "READY", "Route", "Term", "encode", "knows", "names_more", "read_routes", "route_for", "servers_of"]
+__all__ = [
+    "PARTS",
+    "READY",
+    "UNSCORED",
+    "Route",
+    "Term",
+    "encode",
+    "knows",
+    "names_more",
+    "read_routes",
+    "route_for",
+    "servers_of",
+    "strayed",
+    "unscored",
+]

@@ -34,6 +34,15 @@ class RewardError(RuntimeError):
     """A reward that cannot be used, with its row. Its class and first line say so in the trainer's log."""
 
 
+class NoImport(ImportError):
+    """A function that cannot be imported, and why."""
+
+    def __init__(self, reward: str, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.reward = reward
+        self.missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+
+
 async def compute_score(
     data_source: str,
     solution_str: str,
@@ -169,6 +178,16 @@ def load(reward: str) -> Callable[..., Any]:
     if not callable(found):
         raise ImportError(f"{where} has no function {name}")
     return found  # type: ignore[no-any-return]
+
+
+def load_all(routes: str = "", function: str = "", **_: Any) -> None:
+    """Import every function that `compute_score` would be called with. Raises NoImport of the first that fails."""
+    terms = [term for route in _routes(routes) for term in route.terms] if routes else []
+    for reward in [function] if function else [term.reward for term in terms if term.kind == "function"]:
+        try:
+            load(reward)
+        except (Exception, SystemExit) as e:
+            raise NoImport(reward, e) from e
 
 
 def address(reward: str) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
-from hysweep.schema import BadInput, Problem, Reward, suggest
+from hysweep.schema import BadInput, Problem, Reward, nearest, suggest
 
 READY = ("exact_match", "math", "format", "length", "code", "json_schema")
 PARTS = ("reward", "weight")
@@ -186,6 +187,37 @@ def knows(reward: Reward) -> Callable[[str], bool]:
     if reward.function_path is not None or reward.model_path is not None:
         return lambda data_source: True  # it sees each row itself
     return scored_by_verl
+
+
+UNSCORED = (
+    "of a source that the reward has no way to score",
+    "route it: reward=router with reward.routes, or set reward.function_path",
+)
+
+
+def unscored(reward: Reward, data_source: str, beside: Iterable[str]) -> tuple[str, str]:
+    """Why rows of a data_source that the reward does not know are not scored, and what to do. `beside`: all data
+    sources of its file."""
+    if not reward.routes:
+        return UNSCORED
+    routes = read_routes(reward.routes)
+    if (route := route_for(routes, data_source)) is not None:
+        why = f"go by reward.routes.{route.pattern} to verl, which has no scorer for them"
+        return why, "route them to a ready reward or a function"
+    taken = [route_for(routes, name) for name in beside]
+    idle = [r.pattern for r in routes if r not in taken]
+    close = nearest(data_source, idle, 1)
+    cure = f"no row goes by reward.routes.{close[0]}: did you mean {data_source!r}?" if close else "add it there"
+    return "of a source that no route of reward.routes takes", cure
+
+
+def strayed(reward: Reward, data_sources: Collection[str]) -> list[tuple[str, str]]:
+    """Routes whose name is that of no row, each with the data_source that it seems to mean, which a pattern takes."""
+    if not reward.routes:
+        return []
+    by_pattern = [name for name in data_sources if name not in reward.routes and knows(reward)(name)]
+    idle = [r for r in map(str, reward.routes) if not set(r) & set("*?[") and r not in data_sources]
+    return [(r, close[0]) for r in idle if (close := get_close_matches(r, by_pattern, 1, 0.8))]
 
 
 def scored_by_verl(data_source: str) -> bool:
