@@ -66,8 +66,24 @@ def test_a_copy_whose_states_are_damaged_asks_for_no_job_either(composer: Compos
     copy = copy_of(in_flight(composer, fake := FakeLauncher(one_short)))
     for trial in copy.trials():
         (trial.path / "state.json").write_text("{torn")
-    with pytest.raises(BadInput, match="3 of its trials were in flight"):
+    with pytest.raises(BadInput, match="2 of its trials were in flight"):
         rebuild(copy, launchers=lambda name: fake)
+
+
+@pytest.mark.parametrize("verb", [VERBS["rebuild"], VERBS["controller"]])
+@pytest.mark.parametrize("lost", [[], ["events.jsonl"]])
+def test_a_result_whose_state_is_damaged_is_no_job_in_flight(composer: Composer, verb, lost: list[str]) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    finish(directory, fake := FakeLauncher(rising))
+    values = [t.state().value for t in directory.trials()]
+    copy = copy_of(directory)
+    (copy.trials()[0].path / "state.json").write_text("")
+    for name in lost:
+        (copy.path / name).unlink()
+    verb(copy, fake)
+    finish(copy, fake)
+    assert [t.state().value for t in copy.trials()] == values and causes(copy) == [Cause.COMPLETED] * 2
+    assert len(fake.submitted) == 2
 
 
 def test_without_them_a_copy_goes_on_by_itself(composer: Composer) -> None:
