@@ -216,3 +216,15 @@ def test_a_controller_s_job_asks_for_little_and_says_when_its_time_is_near(study
     assert text.rstrip().endswith(f"-m hysweep resume {study.path} --as-job")
     assert "module load python/3.11" in text
     assert "--partition=gpu" in script(study, replace(asked, controller=ControllerJob()), site)
+
+
+def test_a_damaged_state_is_said_by_whatever_shows_the_study(study: StudyDirectory) -> None:
+    for number in (0, 1):
+        trial = study.add_trial(number, f"abc{number}", "{}", {"rollout.n": 2})
+        trial.save(State(Status.ENDED, attempt=1, cause=Cause.COMPLETED, value=0.5 - number / 10))
+    (study.trials()[0].path / "state.json").write_text("")
+    line = f"state.json of trial 0 cannot be read: hysweep rebuild {study.path}"
+    assert line in hysweep("status", "outputs/s").stdout
+    assert json.loads(hysweep("status", "outputs/s", "--json").stdout)["faults"] == [line]
+    for verb in ("report", "export"):
+        assert line in hysweep(verb, "outputs/s").stderr

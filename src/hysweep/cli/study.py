@@ -178,6 +178,7 @@ def status(path: Path, as_json: bool) -> None:
         return
     console = Console()
     console.print(live_table(record, width=console.width, height=10_000))
+    tell_faults(record, err=False)
 
 
 def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:
@@ -260,10 +261,17 @@ def _what_is_left(directory: StudyDirectory) -> str:
 def report(path: Path, as_json: bool) -> None:
     directory = study_at(path)
     record = read_study(directory)
+    tell_faults(record)
     if not as_json:
         _print_ranking(record, Console())
     page = write_page(directory)
     click.echo(json.dumps(_as_json(record) | {"report": str(page)}, indent=1) if as_json else shown(page))
+
+
+def tell_faults(record: StudyRecord, err: bool = True) -> None:
+    """What could not be read: whatever is shown is without it."""
+    for fault in record.faults:
+        click.echo(fault, err=err)
 
 
 def _print_ranking(record: StudyRecord, console: Console) -> None:
@@ -326,6 +334,7 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
         "best": best.number if best else None,
         "is_paused": record.is_paused,
         "refusal": record.refusal,
+        "faults": list(record.faults),
         "gpu_hours": record.gpu_hours,
         "budget_gpu_hours": record.budget_gpu_hours,
         "spending": record.spending.as_dict(),
