@@ -228,3 +228,35 @@ def test_a_damaged_state_is_said_by_whatever_shows_the_study(study: StudyDirecto
     assert json.loads(hysweep("status", "outputs/s", "--json").stdout)["faults"] == [line]
     for verb in ("report", "export"):
         assert line in hysweep(verb, "outputs/s").stderr
+
+
+READERS = ["status", "report", "export", "watch"]
+
+
+@pytest.mark.parametrize("verb", [*READERS, "resume", "tick", "pause", "cancel", "rebuild"])
+@pytest.mark.parametrize(("keep", "what"), [(0.0, "empty"), (0.5, "cut off"), (None, "damaged")])
+def test_a_study_whose_definition_is_lost_is_refused_and_nothing_changes(
+    study: StudyDirectory, verb: str, keep: float | None, what: str
+) -> None:
+    """One with settings that no study has is shown all the same."""
+    text = study.config_file.read_text()
+    lost = text.replace("n_trials: null", "n_trials: many") if keep is None else text[: int(keep * len(text))]
+    assert lost != text
+    study.config_file.write_text(lost)
+    study.report_file.write_text("as it was")
+    study.request_pause()
+    before = sorted(study.path.rglob("*"))
+    answer = hysweep(verb, "outputs/s")
+    if keep is None and verb in READERS:
+        assert answer.returncode == 0
+        return
+    assert answer.returncode == 2 and not answer.stdout
+    assert f"study.yaml = {what}: cannot be read as a study" in answer.stderr and len(answer.stderr.splitlines()) == 1
+    assert sorted(study.path.rglob("*")) == before and study.report_file.read_text() == "as it was"
+
+
+def test_changes_that_are_damaged_leave_a_pause_as_it_is(study: StudyDirectory) -> None:
+    study.save_changes({"n_trials": "many"})
+    study.request_pause()
+    answer = hysweep("resume", "outputs/s")
+    assert answer.returncode == 2 and "changes.json says so" in answer.stderr and study.is_paused

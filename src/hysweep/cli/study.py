@@ -54,7 +54,7 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
             try:
                 if not is_driven:  # whoever goes on with a study wants it to go on
                     directory.withdraw_cancel()
-                    directory.withdraw_pause()
+                    _end_pause(directory)
                 is_driven = True
                 if not detach:
                     return _drive_here(controller)
@@ -183,21 +183,27 @@ def status(path: Path, as_json: bool) -> None:
 
 def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:
     directory = study_to_drive(path)
-    settle_home(directory)
     changes = _changes(directory, overrides)
-    was_paused = directory.is_paused
-    if was_paused:
-        directory.withdraw_pause()
-        directory.log("resumed")
+    settle_home(directory)
     there = holder(directory)
     if as_job or there is None or there.is_over:
         return drive(directory, changes, detach, as_job)
+    was_paused = _end_pause(directory)
     # whoever drives it takes the changes over in its next step
     if changes:
         directory.save_changes(later(directory.changes(), as_plain(changes)))
     done = [*(["no longer paused"] if was_paused else []), *(["changed"] if changes else [])]
     click.echo(f"{'; '.join([*done, 'driven by'])} {_named(directory, there)}. Look: hysweep status {shown(path)}")
     return 0
+
+
+def _end_pause(directory: StudyDirectory) -> bool:
+    """Whether there was one."""
+    if not directory.is_paused:
+        return False
+    directory.withdraw_pause()
+    directory.log("resumed")
+    return True
 
 
 def _named(directory: StudyDirectory, there: Holder) -> str:
@@ -210,6 +216,7 @@ def _named(directory: StudyDirectory, there: Holder) -> str:
 def cancel(path: Path, addresses: list[str]) -> int:
     """Leave the request, and carry it out unless a controller is there to do so."""
     directory = study_at(path)
+    taken = Controller(directory)  # before anything changes: it says what is wrong with the definition
     settle_home(directory)
     chosen = [trial_at(directory, a) for a in addresses]
     for trial in chosen:
@@ -223,7 +230,7 @@ def cancel(path: Path, addresses: list[str]) -> int:
         click.echo("nothing was open, so nothing was stopped")
         return 0
     try:
-        controller: Controller | None = Controller(directory).__enter__()
+        controller: Controller | None = taken.__enter__()
     except BadInput:  # somebody drives it, and will see the request
         controller = None
     try:
@@ -316,13 +323,12 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
             group[leaf] = getattr(value, leaf)
         else:
             changes[name] = value
-    if given or elsewhere:
-        composer = composer_of(directory)
-        definition = load_definition(directory, composer)
-        composer.freeze(definition.env)
-        refuse_unfit(definition, directory.changes(), as_plain(changes))
-        if elsewhere:
-            changes[CLUSTER] = move(definition, composer, elsewhere)
+    composer = composer_of(directory)
+    definition = load_definition(directory, composer)
+    composer.freeze(definition.env)
+    refuse_unfit(definition, directory.changes(), as_plain(changes))
+    if elsewhere:
+        changes[CLUSTER] = move(definition, composer, elsewhere)
     return changes
 
 
