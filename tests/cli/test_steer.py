@@ -260,3 +260,18 @@ def test_changes_that_are_damaged_leave_a_pause_as_it_is(study: StudyDirectory) 
     study.request_pause()
     answer = hysweep("resume", "outputs/s")
     assert answer.returncode == 2 and "changes.json says so" in answer.stderr and study.is_paused
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("study.n_trails=5", "study.n_trails = 5: is unknown; did you mean study.n_trials"),
+        ("n_trials=5", "n_trials = 5: is unknown; did you mean study.n_trials"),
+        ("study.metric=x", "study.metric = x: cannot change when a study goes on; one of study.n_trials, "),
+        ("rollout.n=4", "rollout.n = 4: cannot change when a study goes on; one of study.n_trials, "),
+    ],
+)
+def test_what_a_resume_cannot_change_is_said(study: StudyDirectory, asked: str, says: str) -> None:
+    study.request_pause()
+    answer = hysweep("resume", "outputs/s", asked)
+    assert answer.returncode == 2 and says in answer.stderr and study.is_paused

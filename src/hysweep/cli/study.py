@@ -25,7 +25,7 @@ from hysweep.report import (
     read_study,
     write_page,
 )
-from hysweep.schema import BadInput, Problem
+from hysweep.schema import BadInput, Problem, Study, nearest
 from hysweep.study import CHANGEABLE, load_definition
 from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move, refuse_unfit
 from hysweep.study.controller import Controller, composer_of
@@ -302,12 +302,7 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
     given = {o.partition("=")[0].lstrip("+"): o.partition("=")[2] for o in overrides}
     settings = {key: key.removeprefix("study.").partition(".")[0] for key in given}
     if faults := [
-        Problem(
-            key,
-            given[key],
-            "cannot change when a study goes on",
-            f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can, and where it runs: cluster.*",
-        )
+        Problem(key, given[key], *_unchangeable(key))
         for key in sorted(given)
         if settings[key] not in CHANGEABLE or not key.startswith("study.")
     ]:
@@ -330,6 +325,17 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
     if elsewhere:
         changes[CLUSTER] = move(definition, composer, elsewhere)
     return changes
+
+
+def _unchangeable(key: str) -> tuple[str, str]:
+    """Why a key cannot be given to `resume`, and what can."""
+    can = [f"study.{name}" for name in CHANGEABLE]
+    is_of_study = key.startswith("study.")
+    is_setting = is_of_study and key.split(".")[1] in Study.__dataclass_fields__
+    near = nearest(key, can) if not is_setting and (is_of_study or "." not in key) else []
+    if near:
+        return "is unknown", f"did you mean {' or '.join(near)}?"
+    return "cannot change when a study goes on", f"one of {', '.join(can)} can, and where it runs: cluster.*"
 
 
 def _as_json(record: StudyRecord) -> dict[str, Any]:
