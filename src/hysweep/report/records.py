@@ -390,6 +390,13 @@ class StudyRecord:
         """Whether points are run with several seeds: all of them, or the best to confirm them."""
         return len(self.seeds) > 1 or bool(_whole(_mapping(self.settings.get("confirm")).get("top")))
 
+    @property
+    def confirming(self) -> int:
+        """How many trials confirm the best: they come on top of `n_trials`, with seeds that the search does not use."""
+        if SEED in self.space or not _whole(_mapping(self.settings.get("confirm")).get("top")):
+            return 0
+        return sum(SEED in t.point and t.point[SEED] not in self.seeds for t in self.trials)
+
     def mean(self, trial: TrialRecord) -> Mean | None:
         """Of the replicates of a trial's point that completed."""
         done = [t.value for t in self.replicates(trial) if t.standing is Standing.COMPLETED and t.value is not None]
