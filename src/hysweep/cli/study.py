@@ -30,7 +30,7 @@ from hysweep.study import CHANGEABLE, load_definition
 from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move, refuse_unfit
 from hysweep.study.controller import Controller, composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
-from hysweep.study.home import settle_home
+from hysweep.study.home import came_from, settle_home
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
 from hysweep.study.storage import Unreachable
 from hysweep.track import PASSING, Cause, StudyDirectory, read_record
@@ -173,12 +173,16 @@ def _conclude(directory: StudyDirectory, console: Console) -> int:
 
 def status(path: Path, as_json: bool) -> None:
     record = read_study(study_at(path))
+    came = came_from(record.directory)
     if as_json:
-        click.echo(json.dumps(_as_json(record), indent=1))
+        click.echo(json.dumps(_as_json(record) | {"came_from": came}, indent=1))
         return
     console = Console()
     console.print(live_table(record, width=console.width, height=10_000))
     tell_faults(record, err=False)
+    if came:
+        jobs = ", and what runs or waits is not its own: it is shown as it was then" if record.is_live else ""
+        click.echo(f"{record.directory.path} {came}{jobs}")
 
 
 def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:

@@ -23,8 +23,7 @@ def settle_home(directory: StudyDirectory) -> None:
     if home is not None:
         if home.is_that_of(here):
             return
-        is_copy = StudyDirectory(Path(home.path)).exists
-        came = f"is a copy of {home.path}" if is_copy else f"was moved from {home.path}"
+        came, is_copy = _origin(home)
         events = events_by_trial(directory)
         if open_ones := [t for t in directory.trials() if _may_have_job(t, events.get(t.number, []))]:
             back = f"hysweep resume {home.path}" if is_copy else f"mv {here.path} {home.path}"
@@ -39,6 +38,18 @@ def settle_home(directory: StudyDirectory) -> None:
             of_another.unlink(missing_ok=True)
         directory.log("moved", home=home.path, is_copy=is_copy)
     directory.save_home(here)
+
+
+def came_from(directory: StudyDirectory) -> str:
+    """Of a directory that is not at home where it is, in words; nothing of another."""
+    home = directory.home()
+    return "" if home is None or home.is_that_of(Place.of(directory.path)) else _origin(home)[0]
+
+
+def _origin(home: Place) -> tuple[str, bool]:
+    """In words where a directory comes from, and whether that is still there."""
+    is_copy = StudyDirectory(Path(home.path)).exists
+    return f"{'is a copy of' if is_copy else 'was moved from'} {home.path}", is_copy
 
 
 def _is_in_database(directory: StudyDirectory) -> bool:
