@@ -40,6 +40,12 @@ def settle_home(directory: StudyDirectory) -> None:
     directory.save_home(here)
 
 
+def refuse_nested(key: str, root: Path) -> None:
+    """Raises BadInput where the directory that is to hold a study is one itself."""
+    if StudyDirectory(root).exists:
+        raise BadInput(Problem(key, root, "is a study itself", "give the directory that is to hold studies"))
+
+
 def came_from(directory: StudyDirectory) -> str:
     """Of a directory that is not at home where it is, in words; nothing of another."""
     home = directory.home()
