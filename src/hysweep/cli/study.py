@@ -220,7 +220,9 @@ def _named(directory: StudyDirectory, there: Holder) -> str:
 def cancel(path: Path, addresses: list[str]) -> int:
     """Leave the request, and carry it out unless a controller is there to do so."""
     directory = study_at(path)
-    taken = Controller(directory)  # before anything changes: it says what is wrong with the definition
+    there = holder(directory)
+    if there is None or there.is_over:  # nobody but this call carries it out, so it has to be able to
+        load_definition(directory, composer_of(directory))
     settle_home(directory)
     chosen = [trial_at(directory, a) for a in addresses]
     for trial in chosen:
@@ -234,7 +236,7 @@ def cancel(path: Path, addresses: list[str]) -> int:
         click.echo("nothing was open, so nothing was stopped")
         return 0
     try:
-        controller: Controller | None = taken.__enter__()
+        controller: Controller | None = Controller(directory).__enter__()
     except BadInput:  # somebody drives it, and will see the request
         controller = None
     try:
