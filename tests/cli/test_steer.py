@@ -216,3 +216,62 @@ def test_a_controller_s_job_asks_for_little_and_says_when_its_time_is_near(study
     assert text.rstrip().endswith(f"-m hysweep resume {study.path} --as-job")
     assert "module load python/3.11" in text
     assert "--partition=gpu" in script(study, replace(asked, controller=ControllerJob()), site)
+
+
+def test_a_damaged_state_is_said_by_whatever_shows_the_study(study: StudyDirectory) -> None:
+    for number in (0, 1):
+        trial = study.add_trial(number, f"abc{number}", "{}", {"rollout.n": 2})
+        trial.save(State(Status.ENDED, attempt=1, cause=Cause.COMPLETED, value=0.5 - number / 10))
+    (study.trials()[0].path / "state.json").write_text("")
+    line = f"state.json of trial 0 cannot be read: hysweep rebuild {study.path}"
+    assert line in hysweep("status", "outputs/s").stdout
+    assert json.loads(hysweep("status", "outputs/s", "--json").stdout)["faults"] == [line]
+    for verb in ("report", "export"):
+        assert line in hysweep(verb, "outputs/s").stderr
+
+
+READERS = ["status", "report", "export", "watch"]
+
+
+@pytest.mark.parametrize("verb", [*READERS, "resume", "tick", "pause", "cancel", "rebuild"])
+@pytest.mark.parametrize(("keep", "what"), [(0.0, "empty"), (0.5, "cut off"), (None, "damaged")])
+def test_a_study_whose_definition_is_lost_is_refused_and_nothing_changes(
+    study: StudyDirectory, verb: str, keep: float | None, what: str
+) -> None:
+    """One with settings that no study has is shown all the same."""
+    text = study.config_file.read_text()
+    lost = text.replace("n_trials: null", "n_trials: many") if keep is None else text[: int(keep * len(text))]
+    assert lost != text
+    study.config_file.write_text(lost)
+    study.report_file.write_text("as it was")
+    study.request_pause()
+    before = sorted(study.path.rglob("*"))
+    answer = hysweep(verb, "outputs/s")
+    if keep is None and verb in READERS:
+        assert answer.returncode == 0
+        return
+    assert answer.returncode == 2 and not answer.stdout
+    assert f"study.yaml = {what}: cannot be read as a study" in answer.stderr and len(answer.stderr.splitlines()) == 1
+    assert sorted(study.path.rglob("*")) == before and study.report_file.read_text() == "as it was"
+
+
+def test_changes_that_are_damaged_leave_a_pause_as_it_is(study: StudyDirectory) -> None:
+    study.save_changes({"n_trials": "many"})
+    study.request_pause()
+    answer = hysweep("resume", "outputs/s")
+    assert answer.returncode == 2 and "changes.json says so" in answer.stderr and study.is_paused
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("study.n_trails=5", "study.n_trails = 5: is unknown; did you mean study.n_trials"),
+        ("n_trials=5", "n_trials = 5: is unknown; did you mean study.n_trials"),
+        ("study.metric=x", "study.metric = x: cannot change when a study goes on; one of study.n_trials, "),
+        ("rollout.n=4", "rollout.n = 4: cannot change when a study goes on; one of study.n_trials, "),
+    ],
+)
+def test_what_a_resume_cannot_change_is_said(study: StudyDirectory, asked: str, says: str) -> None:
+    study.request_pause()
+    answer = hysweep("resume", "outputs/s", asked)
+    assert answer.returncode == 2 and says in answer.stderr and study.is_paused

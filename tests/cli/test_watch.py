@@ -16,11 +16,13 @@ from pathlib import Path
 import pyte
 import pytest
 
+from hysweep.study.lease import StudyLock
 from hysweep.track import Claim, State, Status, StudyDirectory
 
 STUDY = (
     "study: {name: demo, metric: critic/score/mean, n_trials: 2, budget_gpu_hours: 8}\n"
     "space: {algorithm: 'choice(grpo, rloo)'}\n"
+    "versions: {}\n"
 )
 
 
@@ -110,12 +112,14 @@ def test_keys_sort_open_a_log_and_cancel(terminal: Terminal, study: StudyDirecto
     terminal.type("lcn")
     terminal.until(lambda text: "q leave" in text and "for good" not in text)
     assert not study.trials()[1].is_cancel_requested
+    (lock := StudyLock(study)).acquire()  # somebody drives it, who is to see the request
     terminal.type("cy")
     terminal.until(lambda text: "cancelling trial 1" in text)
     deadline = time.monotonic() + 60
     while not study.trials()[1].is_cancel_requested and time.monotonic() < deadline:
         time.sleep(0.1)
     assert study.trials()[1].is_cancel_requested and not study.trials()[0].is_cancel_requested
+    lock.release()
     terminal.type("q")
     assert terminal.ended() == 0
 

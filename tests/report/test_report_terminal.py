@@ -9,8 +9,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from conftest import START, MakeStudy, Study
+from conftest import START, MakeStudy, Study, study_yaml
 from hysweep.report import change_line, change_lines, leaderboard, live_table, read_study, words
+from hysweep.report.page import page
 from hysweep.track import Cause, Phase, State, Status
 
 LONG_POINT = {
@@ -162,6 +163,19 @@ def test_why_trials_wait_is_told_once_for_those_that_wait_alike(make_study: Make
     lines = printed(live_table(read_study(study.path), width=100), 100)
     assert "queued: Resources (trials 0, 2)" in [line.strip() for line in lines]
     assert "queued: Priority (trial 1)" in [line.strip() for line in lines]
+
+
+@pytest.mark.parametrize(("confirm", "told"), [(2, "2 of 2 trials, 2 that confirm"), (0, "4 of 2 trials")])
+def test_trials_that_confirm_are_counted_by_themselves(make_study: MakeStudy, confirm: int, told: str) -> None:
+    asked = {"n_trials": 2, "confirm": {"top": confirm, "seeds": 1}}
+    study = make_study(text=study_yaml("x", study=asked, space={"algorithm": "choice(grpo, rloo)"}))
+    for point in ({"algorithm": "grpo"}, {"algorithm": "rloo"}):
+        study.trial(point)
+        study.trial(point | {"trainer.seed": 7})
+    record = read_study(study.path)
+    assert printed(live_table(record, width=100), 100)[1].startswith(f"{told} · 4 completed")
+    page_text = page(record, "")
+    assert (", 2 that confirm" in page_text) == bool(confirm)
 
 
 def test_each_change_of_state_is_one_plain_line(make_study: MakeStudy) -> None:

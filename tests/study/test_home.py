@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hysweep.cli.steer import pause, tick
-from hysweep.cli.study import cancel, resume
+from hysweep.cli.study import cancel, resume, status
 from hysweep.compose import Composer
 from hysweep.schema import BadInput
 from hysweep.study.controller import Controller
@@ -66,8 +66,38 @@ def test_a_copy_whose_states_are_damaged_asks_for_no_job_either(composer: Compos
     copy = copy_of(in_flight(composer, fake := FakeLauncher(one_short)))
     for trial in copy.trials():
         (trial.path / "state.json").write_text("{torn")
-    with pytest.raises(BadInput, match="3 of its trials were in flight"):
+    with pytest.raises(BadInput, match="2 of its trials were in flight"):
         rebuild(copy, launchers=lambda name: fake)
+
+
+@pytest.mark.parametrize("verb", [VERBS["rebuild"], VERBS["controller"]])
+@pytest.mark.parametrize("lost", [[], ["events.jsonl"]])
+def test_a_result_whose_state_is_damaged_is_no_job_in_flight(composer: Composer, verb, lost: list[str]) -> None:
+    directory = begin(composer, "rollout.n=2,4")
+    finish(directory, fake := FakeLauncher(rising))
+    values = [t.state().value for t in directory.trials()]
+    copy = copy_of(directory)
+    (copy.trials()[0].path / "state.json").write_text("")
+    for name in lost:
+        (copy.path / name).unlink()
+    verb(copy, fake)
+    finish(copy, fake)
+    assert [t.state().value for t in copy.trials()] == values and causes(copy) == [Cause.COMPLETED] * 2
+    assert len(fake.submitted) == 2
+
+
+@pytest.mark.parametrize(("is_moved", "came"), [(False, "is a copy of"), (True, "was moved from")])
+def test_the_status_of_a_copy_says_whose_jobs_it_shows(
+    composer: Composer, capsys: pytest.CaptureFixture[str], is_moved: bool, came: str
+) -> None:
+    directory = in_flight(composer, FakeLauncher(one_short))
+    status(directory.path, as_json=False)
+    assert came not in capsys.readouterr().out
+    copy = copy_of(directory, is_moved)
+    status(copy.path, as_json=False)
+    assert f"{copy.path} {came} {directory.path}, and what runs or waits is not its own" in capsys.readouterr().out
+    status(copy.path, as_json=True)
+    assert f'"came_from": "{came} {directory.path}"' in capsys.readouterr().out
 
 
 def test_without_them_a_copy_goes_on_by_itself(composer: Composer) -> None:

@@ -123,3 +123,16 @@ def test_a_damaged_note_is_nobody(study: StudyDirectory, text: str) -> None:
     (lock := StudyLock(study)).acquire()
     assert json.loads(study.driver_file.read_text())["pid"] == os.getpid()
     lock.release()
+
+
+def test_the_second_is_told_how_to_end_the_first(study: StudyDirectory) -> None:
+    (first := StudyLock(study)).acquire()
+    with pytest.raises(BadInput, match=f"its jobs go on: kill {os.getpid()}$"):
+        StudyLock(study).acquire()
+    first.release()
+    sign(study, age=5, pid=12)
+    with pytest.raises(BadInput, match=r"its jobs go on: kill 12 on elsewhere; or wait: it signed 5 s ago, and 180 s"):
+        StudyLock(study).acquire()
+    write_json(study.controller_file, {"job": "7"})
+    with pytest.raises(BadInput, match=r"scancel 7, if that is its job, or kill 12 on elsewhere"):
+        StudyLock(study).acquire()

@@ -166,6 +166,13 @@ def test_what_is_kept_is_a_study(capsys):
     assert started[-4:] == ["--step-s", "10.0", "--keep", "there"]
     with pytest.raises(BadInput, match="is there already"):
         ask([FOUR, "study.name=here"], keep=Path("there"))
+    before = sorted(kept.path.rglob("*"))
+    with pytest.raises(BadInput, match=r"--keep = there/here: is a study itself"):
+        ask([FOUR, "study.name=inner"], keep=kept.path)
+    with pytest.raises(BadInput, match=r"study\.root = .*there/here: is a study itself"):
+        composer = Composer()
+        begin(composer.compose([FOUR, f"study.root={kept.path}"]), composer, [])
+    assert sorted(kept.path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from hysweep.cli import study as verbs
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Notify
 from hysweep.study import begin as begin_study
 from hysweep.study.controller import Controller
 from hysweep.study.ledger import Ledger
+from hysweep.study.rebuild import rebuild
 from hysweep.study.stopping import last_mark
 from hysweep.track import Booking, Cause, Claim, StudyDirectory
 
@@ -268,3 +273,24 @@ def test_a_definition_with_other_kinds_of_values_is_none(composer: Composer, key
     directory.config_file.write_text(yaml.safe_dump(content))
     with pytest.raises(BadInput, match="cannot be read as a study"):
         Controller(directory)
+
+
+def test_a_controller_that_is_killed_leaves_its_jobs_and_the_study_to_others(
+    composer: Composer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, fake = begin(composer, "rollout.n=2,4", "study.max_parallel=2"), FakeLauncher(rising, queued_for=10_000)
+    monkeypatch.setattr(verbs, "Controller", lambda d, changes: Controller(d, changes, launchers=lambda name: fake))
+
+    def kill() -> None:
+        while len(fake.submitted) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    (killer := threading.Thread(target=kill, daemon=True)).start()
+    assert verbs.drive(directory, {}) == 130
+    killer.join()
+    assert not directory.driver_file.exists() and not fake.cancelled
+    rebuild(directory, launchers=lambda name: fake)
+    fake.waits.clear()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2 and len(fake.submitted) == 2

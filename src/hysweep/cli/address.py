@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from hysweep.schema import BadInput, Problem
+from hysweep.study.definition import written
 from hysweep.track import SIMULATED, StudyDirectory, TrialDirectory
 
 
 def study_at(path: Path) -> StudyDirectory:
+    """One whose study.yaml is whole: without it nothing that is said of a study would be true."""
+    directory = directory_at(path)
+    written(directory)
+    return directory
+
+
+def directory_at(path: Path) -> StudyDirectory:
     directory = StudyDirectory(path.absolute())
     if not directory.exists:
         there = sorted(str(p.parent) for p in Path("outputs").glob("*/study.yaml"))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from hysweep.cli.address import study_at
-from hysweep.cli.study import shown
+from hysweep.cli.study import shown, tell_faults
 from hysweep.report import read_study
 from hysweep.report.export import FORMATS
 from hysweep.report.export import export as write
@@ -25,6 +25,7 @@ def export(path: Path, format: str, target: Path | None, as_json: bool) -> None:
         cure = f"name a directory for them, as -o {target.with_suffix('')} --format {target.suffix.lstrip('.')}"
         raise BadInput(Problem("-o", target, why, cure))
     record = read_study(directory)
+    tell_faults(record)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("metrics", total=len(record.trials))
         into = target or directory.path / "export"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hysweep.cli.address import study_at, trial_at
+from hysweep.cli.address import directory_at, trial_at
 from hysweep.schema import BadInput, Problem
 from hysweep.track import AttemptDirectory, StudyDirectory, TrialDirectory
 
@@ -69,7 +69,7 @@ class Printer:
 
 def logs(path: Path, address: str | None, rank: int | None, number: int | None, follow: bool) -> int:
     """Returns 0, or 1 where there is nothing to print."""
-    directory = study_at(path)
+    directory = directory_at(path)
     trial = trial_at(directory, address) if address is not None else _only(directory)
     attempt = _attempt(trial, number)
     is_tty = sys.stdout.isatty()

@@ -24,6 +24,7 @@ from hysweep.report import words
 from hysweep.schema import BadInput, Problem, suggest
 from hysweep.study import Definition, define, preview
 from hysweep.study.curves import Curves, Given, Model, Recorded
+from hysweep.study.home import refuse_nested
 from hysweep.study.simulation import Outcome, Stay, simulate_study, without_pruning
 from hysweep.study.simulation import Progress as Tell
 from hysweep.track import Cause, StudyDirectory, Verdict
@@ -68,6 +69,8 @@ class Asked:
 
 
 def simulate(overrides: list[str], config_dirs: Sequence[Path], asked: Asked, as_json: bool) -> int:
+    if asked.keep is not None:
+        refuse_nested("--keep", asked.keep)
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)
     dirs = [word for d in config_dirs for word in ("--config-dir", str(d))]

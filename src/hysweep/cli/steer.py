@@ -62,12 +62,13 @@ def pause(path: Path) -> int:
     """Leave the request, and carry it out unless a controller is there to do so. Returns 1 while something waits in a
     queue that may still begin."""
     directory = study_at(path)
+    taken = Controller(directory)  # before anything changes: it says what is wrong with the definition
     settle_home(directory)
     if not directory.is_paused:
         directory.request_pause()
         directory.log("paused")
     try:
-        with Controller(directory) as controller:
+        with taken as controller:
             deadline = time.monotonic() + HONOURED_WITHIN_S
             while time.monotonic() < deadline:
                 with suppress(Unreachable):

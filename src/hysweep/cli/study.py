@@ -25,12 +25,12 @@ from hysweep.report import (
     read_study,
     write_page,
 )
-from hysweep.schema import BadInput, Problem
+from hysweep.schema import BadInput, Problem, Study, nearest
 from hysweep.study import CHANGEABLE, load_definition
 from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move, refuse_unfit
 from hysweep.study.controller import Controller, composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
-from hysweep.study.home import settle_home
+from hysweep.study.home import came_from, settle_home
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
 from hysweep.study.storage import Unreachable
 from hysweep.track import PASSING, Cause, StudyDirectory, read_record
@@ -54,7 +54,7 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
             try:
                 if not is_driven:  # whoever goes on with a study wants it to go on
                     directory.withdraw_cancel()
-                    directory.withdraw_pause()
+                    _end_pause(directory)
                 is_driven = True
                 if not detach:
                     return _drive_here(controller)
@@ -173,30 +173,41 @@ def _conclude(directory: StudyDirectory, console: Console) -> int:
 
 def status(path: Path, as_json: bool) -> None:
     record = read_study(study_at(path))
+    came = came_from(record.directory)
     if as_json:
-        click.echo(json.dumps(_as_json(record), indent=1))
+        click.echo(json.dumps(_as_json(record) | {"came_from": came}, indent=1))
         return
     console = Console()
     console.print(live_table(record, width=console.width, height=10_000))
+    tell_faults(record, err=False)
+    if came:
+        jobs = ", and what runs or waits is not its own: it is shown as it was then" if record.is_live else ""
+        click.echo(f"{record.directory.path} {came}{jobs}")
 
 
 def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:
     directory = study_to_drive(path)
-    settle_home(directory)
     changes = _changes(directory, overrides)
-    was_paused = directory.is_paused
-    if was_paused:
-        directory.withdraw_pause()
-        directory.log("resumed")
+    settle_home(directory)
     there = holder(directory)
     if as_job or there is None or there.is_over:
         return drive(directory, changes, detach, as_job)
+    was_paused = _end_pause(directory)
     # whoever drives it takes the changes over in its next step
     if changes:
         directory.save_changes(later(directory.changes(), as_plain(changes)))
     done = [*(["no longer paused"] if was_paused else []), *(["changed"] if changes else [])]
     click.echo(f"{'; '.join([*done, 'driven by'])} {_named(directory, there)}. Look: hysweep status {shown(path)}")
     return 0
+
+
+def _end_pause(directory: StudyDirectory) -> bool:
+    """Whether there was one."""
+    if not directory.is_paused:
+        return False
+    directory.withdraw_pause()
+    directory.log("resumed")
+    return True
 
 
 def _named(directory: StudyDirectory, there: Holder) -> str:
@@ -209,6 +220,9 @@ def _named(directory: StudyDirectory, there: Holder) -> str:
 def cancel(path: Path, addresses: list[str]) -> int:
     """Leave the request, and carry it out unless a controller is there to do so."""
     directory = study_at(path)
+    there = holder(directory)
+    if there is None or there.is_over:  # nobody but this call carries it out, so it has to be able to
+        load_definition(directory, composer_of(directory))
     settle_home(directory)
     chosen = [trial_at(directory, a) for a in addresses]
     for trial in chosen:
@@ -260,10 +274,17 @@ def _what_is_left(directory: StudyDirectory) -> str:
 def report(path: Path, as_json: bool) -> None:
     directory = study_at(path)
     record = read_study(directory)
+    tell_faults(record)
     if not as_json:
         _print_ranking(record, Console())
     page = write_page(directory)
     click.echo(json.dumps(_as_json(record) | {"report": str(page)}, indent=1) if as_json else shown(page))
+
+
+def tell_faults(record: StudyRecord, err: bool = True) -> None:
+    """What could not be read: whatever is shown is without it."""
+    for fault in record.faults:
+        click.echo(fault, err=err)
 
 
 def _print_ranking(record: StudyRecord, console: Console) -> None:
@@ -287,12 +308,7 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
     given = {o.partition("=")[0].lstrip("+"): o.partition("=")[2] for o in overrides}
     settings = {key: key.removeprefix("study.").partition(".")[0] for key in given}
     if faults := [
-        Problem(
-            key,
-            given[key],
-            "cannot change when a study goes on",
-            f"one of {', '.join(f'study.{c}' for c in CHANGEABLE)} can, and where it runs: cluster.*",
-        )
+        Problem(key, given[key], *_unchangeable(key))
         for key in sorted(given)
         if settings[key] not in CHANGEABLE or not key.startswith("study.")
     ]:
@@ -308,14 +324,24 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
             group[leaf] = getattr(value, leaf)
         else:
             changes[name] = value
-    if given or elsewhere:
-        composer = composer_of(directory)
-        definition = load_definition(directory, composer)
-        composer.freeze(definition.env)
-        refuse_unfit(definition, directory.changes(), as_plain(changes))
-        if elsewhere:
-            changes[CLUSTER] = move(definition, composer, elsewhere)
+    composer = composer_of(directory)
+    definition = load_definition(directory, composer)
+    composer.freeze(definition.env)
+    refuse_unfit(definition, directory.changes(), as_plain(changes))
+    if elsewhere:
+        changes[CLUSTER] = move(definition, composer, elsewhere)
     return changes
+
+
+def _unchangeable(key: str) -> tuple[str, str]:
+    """Why a key cannot be given to `resume`, and what can."""
+    can = [f"study.{name}" for name in CHANGEABLE]
+    is_of_study = key.startswith("study.")
+    is_setting = is_of_study and key.split(".")[1] in Study.__dataclass_fields__
+    near = nearest(key, can) if not is_setting and (is_of_study or "." not in key) else []
+    if near:
+        return "is unknown", f"did you mean {' or '.join(near)}?"
+    return "cannot change when a study goes on", f"one of {', '.join(can)} can, and where it runs: cluster.*"
 
 
 def _as_json(record: StudyRecord) -> dict[str, Any]:
@@ -326,6 +352,7 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
         "best": best.number if best else None,
         "is_paused": record.is_paused,
         "refusal": record.refusal,
+        "faults": list(record.faults),
         "gpu_hours": record.gpu_hours,
         "budget_gpu_hours": record.budget_gpu_hours,
         "spending": record.spending.as_dict(),

@@ -17,6 +17,7 @@ from hysweep.report.terminal import by_activity, live_table
 
 _KEYS = "↑↓ choose   s sort   r reverse   l log   c cancel   q leave"
 _LOG_KEYS = "↑↓ PgUp PgDn scroll   l or Esc back   q leave"
+_MOST_FAULTS = 3  # more would hide the trials
 _LOG_BYTES = 1 << 18  # of the end of a log: what somebody scrolls through
 
 
@@ -114,7 +115,7 @@ class LiveView:
         chosen = record.trial(self.selected) if self.selected is not None else None
         if self.has_log and chosen is not None:
             return self._log(record, chosen, width, height)
-        notes = []
+        notes = [Text(words.clean(fault, 400), style="red") for fault in record.faults[:_MOST_FAULTS]]
         if self.message:
             notes.append(Text(words.clean(self.message, 400), style="yellow"))
         if self.asks and chosen is not None:

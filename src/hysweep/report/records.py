@@ -161,6 +161,7 @@ class TrialRecord:
     saved_gpu_hours   what the steps that pruning left out would have cost; 0 for a trial that was not pruned
     axes       what curves can be drawn against beside the step: tokens, hours since its first start, GPU-hours
     files      what it was read from: name, time and size of each file
+    is_damaged its state.json cannot be read, so that where it stands is not known
     """
 
     directory: TrialDirectory
@@ -179,6 +180,7 @@ class TrialRecord:
     saved_gpu_hours: float = 0.0
     axes: Mapping[str, Curve] = field(default_factory=dict, repr=False)
     files: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
+    is_damaged: bool = False
 
     @property
     def short_id(self) -> str:
@@ -388,6 +390,13 @@ class StudyRecord:
         """Whether points are run with several seeds: all of them, or the best to confirm them."""
         return len(self.seeds) > 1 or bool(_whole(_mapping(self.settings.get("confirm")).get("top")))
 
+    @property
+    def confirming(self) -> int:
+        """How many trials confirm the best: they come on top of `n_trials`, with seeds that the search does not use."""
+        if SEED in self.space or not _whole(_mapping(self.settings.get("confirm")).get("top")):
+            return 0
+        return sum(SEED in t.point and t.point[SEED] not in self.seeds for t in self.trials)
+
     def mean(self, trial: TrialRecord) -> Mean | None:
         """Of the replicates of a trial's point that completed."""
         done = [t.value for t in self.replicates(trial) if t.standing is Standing.COMPLETED and t.value is not None]
@@ -559,6 +568,8 @@ def read_study(
             before = _read_trial(trial, metric, wanted, stamp, faults)
         trials.append(_costed(_placed(before, nodes), ledger, now, silence_s))
 
+    unread = [t.number for t in trials if t.is_damaged]
+    faults += [f"state.json of trial {number} cannot be read: hysweep rebuild {directory.path}" for number in unread]
     return StudyRecord(
         directory=directory,
         name=words.clean(settings.get("name") or directory.path.absolute().name),
@@ -603,9 +614,8 @@ def _read_trial(
     attempts = tuple(_read_attempt(a, last_step if len(directories) == 1 else _last_step(a)) for a in directories)
     config = _mapping(_yaml(trial.config_file, faults))
     state = trial.state_if_legible()
-    if not isinstance(state, State):
-        faults.append(f"trial {trial.number}: its state cannot be read")
-        state = State()
+    is_damaged = state is None
+    state = state or State()
     if state.status is Status.SUBMITTED and state.began:
         attempts = tuple(_begun(a, state.began) if a.number == state.attempt else a for a in attempts)
     total = next((a.total_steps for a in reversed(attempts) if a.total_steps), None)
@@ -623,6 +633,7 @@ def _read_trial(
         total_steps=total or _whole(_at(config, "trainer.total_steps")),
         axes=_axes(attempts, directories, steps),
         files=stamp,
+        is_damaged=is_damaged,
     )
 
 

@@ -188,11 +188,12 @@ def _trials_card(record: StudyRecord) -> Html:
         " · ",
     )
     n_trials = record.setting("n_trials")
-    of = element("span", f" of {n_trials}", class_="soft small") if n_trials else None
+    more = f", {record.confirming} that confirm" if record.confirming else ""
+    of = element("span", (f" of {n_trials}" if n_trials else "") + more, class_="soft small")
     return element(
         "div",
         element("h2", "Trials"),
-        element("p", len(record.trials), of, class_="big"),
+        element("p", len(record.trials) - record.confirming, of, class_="big"),
         bar,
         element("p", told),
         class_="card",

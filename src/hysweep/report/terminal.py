@@ -288,7 +288,8 @@ def _title(record: StudyRecord, width: int) -> Text:
 
 def _counts(record: StudyRecord) -> Text:
     of = record.setting("n_trials")
-    parts = [Text(words.counted(len(record.trials), "trial", of))]
+    confirming = f", {record.confirming} that confirm" if record.confirming else ""
+    parts = [Text(words.counted(len(record.trials) - record.confirming, "trial", of) + confirming)]
     parts += [Text(f"{n} {standing}", style=_STYLES[standing]) for standing, n in record.counts.items()]
     parts += [Text("paused", style="bold yellow")] if record.is_paused else []
     if record.budget_gpu_hours is not None:

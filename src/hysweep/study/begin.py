@@ -13,6 +13,7 @@ from hysweep.launch import launcher, unready
 from hysweep.schema import BadInput, Problem
 from hysweep.study.changes import CLUSTER, is_of_cluster, moved
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
+from hysweep.study.home import refuse_nested
 from hysweep.study.preview import Preview, preview
 from hysweep.track import SIMULATED, StudyDirectory
 
@@ -56,6 +57,7 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
         if different or CLUSTER in directory.changes():
             changes |= _elsewhere(definition, composition, composer.compose(there.fixed), different)
         return Begun(definition, directory, False, changes)
+    refuse_nested("study.root", directory.path.parent)
     looked = preview(definition, composer)
     if not any(p.is_feasible for p in looked):
         raise NothingFeasible(looked)

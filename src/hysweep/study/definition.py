@@ -158,21 +158,24 @@ def define(composition: Composition, command: Sequence[str] = ()) -> Definition:
     )
 
 
-def load_definition(directory: StudyDirectory, composer: Composer) -> Definition:
-    """study.yaml back. Raises BadInput when the directory holds no study, or one that cannot be read."""
+def written(directory: StudyDirectory) -> dict[str, Any]:
+    """What study.yaml says, as plain data. Raises BadInput when there is none, or when it is not whole."""
     if not directory.exists:
-        raise BadInput(
-            Problem(
-                "DIR",
-                directory.path,
-                "holds no study",
-                "give a directory that `hysweep run` printed, as in outputs/quickstart",
-            )
-        )
+        cure = "give a directory that `hysweep run` printed, as in outputs/quickstart"
+        raise BadInput(Problem("DIR", directory.path, "holds no study", cure))
     try:
         raw = OmegaConf.to_container(OmegaConf.load(directory.config_file))
-        assert isinstance(raw, dict)
-        raw["versions"]  # the last of it: a file that was cut off is not whole
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError, OSError) as e:
+        raise BadInput(_unreadable(directory, "damaged")) from e
+    if not isinstance(raw, dict) or "versions" not in raw:  # the last of it
+        raise BadInput(_unreadable(directory, "cut off" if raw else "empty"))
+    return {str(key): value for key, value in raw.items()}
+
+
+def load_definition(directory: StudyDirectory, composer: Composer) -> Definition:
+    """study.yaml back. Raises BadInput when the directory holds no study, or one that cannot be read."""
+    raw = written(directory)
+    try:
         spell_out(raw["study"])
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), raw["study"]))
         assert isinstance(study, Study)
@@ -190,18 +193,19 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
         )
     except (
         OmegaConfBaseException,
-        yaml.YAMLError,
         LookupError,
         AssertionError,
         TypeError,
         ValueError,
         AttributeError,
         RecursionError,
-        OSError,
     ) as e:
-        raise BadInput(
-            Problem(str(directory.config_file), type(e).__name__, "cannot be read as a study", "restore the file")
-        ) from e
+        raise BadInput(_unreadable(directory, "damaged")) from e
+
+
+def _unreadable(directory: StudyDirectory, what: str) -> Problem:
+    cure = "restore the file; the results are in trials/ all the same"
+    return Problem(str(directory.config_file), what, "cannot be read as a study", cure)
 
 
 def study_faults(study: Study, space: Space) -> list[Problem]:

@@ -162,7 +162,14 @@ class StudyLock:
 def held_problem(directory: StudyDirectory) -> Problem:
     """The fault of a study that somebody else drives."""
     there = holder(directory)
-    cure = f"look at it with `hysweep status {directory.path}`, or stop that one first"
-    if there is not None and not there.is_here:
-        cure = f"it signed {there.age:.0f} s ago; {LEASE_S:.0f} s after its last sign another may go on"
+    cure = f"look at it with `hysweep status {directory.path}`"
+    if there is not None and there.is_here:
+        cure += f", or end it, and its jobs go on: kill {there.who.pid}"
+    elif there is not None:
+        job = (read_record(directory.controller_file) or {}).get("job")
+        end = f"scancel {job}, if that is its job, or " if job else ""
+        cure = (
+            f"end it, and its jobs go on: {end}kill {there.who.pid} on {there.who.host}; or wait: it signed "
+            f"{there.age:.0f} s ago, and {LEASE_S:.0f} s after its last sign another may go on"
+        )
     return Problem(str(directory.path), f"driven by {there or 'a process unknown'}", "a study has one controller", cure)

@@ -27,11 +27,10 @@ from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import booking
 from hysweep.study.storage import mend_journal, name_in_storage, open_storage
+from hysweep.study.trials import events_by_trial, last_known
 from hysweep.track import (
     ACTIONS,
     Cause,
-    State,
-    Status,
     StudyDirectory,
     TrialDirectory,
     Verdict,
@@ -56,7 +55,7 @@ def rebuild(directory: StudyDirectory, launchers: Callable[[str], Launcher] = la
     lock = StudyLock(directory)
     lock.acquire()
     try:
-        decisions = _decisions(directory)
+        decisions = events_by_trial(directory)
         for trial in directory.trials():
             _restore_trial(trial, decisions.get(trial.number, []), found)
         for number in sorted(decisions.keys() - {t.number for t in directory.trials()}):
@@ -78,15 +77,6 @@ def rebuild(directory: StudyDirectory, launchers: Callable[[str], Launcher] = la
     return found
 
 
-def _decisions(directory: StudyDirectory) -> dict[int, list[dict[str, Any]]]:
-    """The events of each trial, oldest first."""
-    of: dict[int, list[dict[str, Any]]] = {}
-    for event in directory.events():
-        if isinstance(event.get("trial"), int):
-            of.setdefault(event["trial"], []).append(event)
-    return of
-
-
 def _restore_trial(trial: TrialDirectory, events: list[dict[str, Any]], found: Rebuilt) -> None:
     if read_record(trial.path / "point.json") is None:
         point = next((e["point"] for e in events if isinstance(e.get("point"), dict)), None)
@@ -96,38 +86,9 @@ def _restore_trial(trial: TrialDirectory, events: list[dict[str, Any]], found: R
         else:
             found.restored.append(f"trial {trial.number}: its point is lost; the sampler will not know of it")
     if trial.state_if_legible() is None:
-        state, source = _state_of(trial, events)
+        state, source = last_known(trial, events)
         trial.save(state)
         found.restored.append(f"trial {trial.number}: {state.cause or state.status}, from {source}")
-
-
-def _state_of(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[State, str]:
-    """Its last state and where that is from. What it cannot say is looked for by the controller's next step."""
-    claimed = [a for a in trial.attempts() if a.claimed() is not None]
-    newest = max((a.number for a in trial.attempts() if a.is_prepared), default=0)
-    rungs = sum(1 for e in events if e.get("event") == "ended" and e.get("cause") == Cause.RUNG)
-    for event in reversed(events):
-        with suppress(KeyError, ValueError, TypeError):
-            if event["event"] == "ended":
-                value = event.get("value")
-                state = State(
-                    Status.ENDED,
-                    attempt=newest,
-                    job_id=next((str(e["job"]) for e in reversed(events) if e.get("event") == "submitted"), None),
-                    cause=Cause(event["cause"]),
-                    reason=str(event.get("reason") or ""),
-                    value=float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None,
-                    values=tuple(map(float, event.get("values") or ())),
-                    rungs=rungs,
-                )
-                return state, "events.jsonl"
-            if event["event"] in ("submitted", "rerun"):
-                if event["attempt"] < newest:
-                    break  # it went on after that
-                return State(Status.SUBMITTED, event["attempt"], str(event["job"]), rungs=rungs), "events.jsonl"
-    if newest:
-        return State(Status.SUBMITTING, newest, rungs=rungs), "its attempts" if claimed else "its job files"
-    return State(), "its directory, where no attempt is"
 
 
 def _restore_ledger(directory: StudyDirectory, decisions: dict[int, list[dict[str, Any]]], found: Rebuilt) -> None:

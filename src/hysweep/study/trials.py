@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from hysweep.track import State, StudyDirectory, TrialDirectory
+from hysweep.track import Cause, State, Status, StudyDirectory, TrialDirectory
 
 
 class Trials:
@@ -80,3 +82,42 @@ class _Points(Mapping[int, dict[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._trials)
+
+
+def events_by_trial(directory: StudyDirectory) -> dict[int, list[dict[str, Any]]]:
+    """The events of each trial, oldest first."""
+    of: dict[int, list[dict[str, Any]]] = {}
+    for event in directory.events():
+        if isinstance(event.get("trial"), int):
+            of.setdefault(event["trial"], []).append(event)
+    return of
+
+
+def last_known(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[State, str]:
+    """The last state of a trial whose state.json cannot be read, and where that is from. What it cannot say is looked
+    for by the controller's next step."""
+    claimed = [a for a in trial.attempts() if a.claimed() is not None]
+    newest = max((a.number for a in trial.attempts() if a.is_prepared), default=0)
+    rungs = sum(1 for e in events if e.get("event") == "ended" and e.get("cause") == Cause.RUNG)
+    for event in reversed(events):
+        with suppress(KeyError, ValueError, TypeError):
+            if event["event"] == "ended":
+                value = event.get("value")
+                state = State(
+                    Status.ENDED,
+                    attempt=newest,
+                    job_id=next((str(e["job"]) for e in reversed(events) if e.get("event") == "submitted"), None),
+                    cause=Cause(event["cause"]),
+                    reason=str(event.get("reason") or ""),
+                    value=float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None,
+                    values=tuple(map(float, event.get("values") or ())),
+                    rungs=rungs,
+                )
+                return state, "events.jsonl"
+            if event["event"] in ("submitted", "rerun"):
+                if event["attempt"] < newest:
+                    break  # it went on after that
+                return State(Status.SUBMITTED, event["attempt"], str(event["job"]), rungs=rungs), "events.jsonl"
+    if newest:
+        return State(Status.SUBMITTING, newest, rungs=rungs), "its attempts" if claimed else "its job files"
+    return State(), "its directory, where no attempt is"
