@@ -22,7 +22,7 @@ from hysweep.compose import Composer
 from hysweep.launch.simulated import BOOT_S, SimulatedCluster
 from hysweep.report import words
 from hysweep.schema import BadInput, Problem, suggest
-from hysweep.study import Definition, define, preview
+from hysweep.study import Definition, beyond_budget, define, preview
 from hysweep.study.curves import Curves, Given, Model, Recorded
 from hysweep.study.simulation import Outcome, Stay, simulate_study, without_pruning
 from hysweep.study.simulation import Progress as Tell
@@ -78,6 +78,8 @@ def simulate(overrides: list[str], config_dirs: Sequence[Path], asked: Asked, as
         click.echo("no trial of this can run:", err=True)
         print_problems(looked, err=True)
         return 1
+    if beyond := beyond_budget(definition, looked):
+        raise BadInput(beyond)
     cluster = _cluster(asked, max(t.cluster.nodes for t in feasible), definition.study.max_parallel)
     curves = _curves(asked, definition, composer)
     if asked.keep is not None and (there := asked.keep / definition.study.name).exists():

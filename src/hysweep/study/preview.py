@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +89,18 @@ def _look(definition: Definition, composer: Composer, point: dict[str, Any]) -> 
     except BadInput as e:
         return Preview(point, None, "", e.problems)
     return Preview(point, trial, trial_id(trial, definition.space.varied), tuple(problems_of(trial, definition)))
+
+
+def beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Problem | None:
+    """A budget that allows not one of the trials that were looked at to take its time."""
+    budget = definition.study.budget_gpu_hours
+    trials = (p.trial for p in looked if p.trial is not None and p.is_feasible)
+    least = min((worst_case(t.cluster) for t in trials), default=0.0)
+    if budget is None or budget >= least:
+        return None
+    why = f"one trial may take {least:g} by its time limit, cluster.timeout_min"
+    cure = f"give {least:g} or more, or a time limit that fits"
+    return Problem("study.budget_gpu_hours", budget, why, cure)
 
 
 def problems_of(trial: Trial, definition: Definition) -> list[Problem]:
