@@ -153,7 +153,7 @@ def test_a_trial_that_the_budget_has_no_room_for_waits_for_more(composer: Compos
     directory = begin(composer, *words)
     assert "a trial may take 4" in finish(directory, fake := FakeLauncher(rising))
     assert causes(directory) == [Cause.COMPLETED, None]
-    assert "waits for a larger budget: it may take 4 GPU-hours" in directory.trials()[1].state().reason
+    assert "waits for a larger budget: it may take 4 slot-hours" in directory.trials()[1].state().reason
     assert "a trial may take 4" in finish(directory, fake), "looked at again, it is the same"
     assert "all 2 trials" in finish(directory, fake, {"budget_gpu_hours": 9.0})
     assert causes(directory) == [Cause.COMPLETED] * 2

@@ -20,8 +20,9 @@ from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problem
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer, text_of
 from hysweep.compose.composer import all_leaves, trial_yaml
-from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, trial_id
+from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, hour_unit, trial_id
 from hysweep.study import Definition, Preview, beyond_budget, define, preview
+from hysweep.study.ledger import worst_case
 from hysweep.track import AttemptDirectory
 
 NOWHERE = Path("/STUDY/trials/NUMBER-ID")  # stands for the directory that a trial will have
@@ -130,7 +131,7 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     job = compile_trial(
         trial, definition.directory.path / "trials" / f"0000-{trial_id(trial, definition.space.varied)}"
     )
-    most_hours = definition.most_trials * trial.world_size * trial.cluster.timeout_min / 60
+    most_hours = definition.most_trials * worst_case(trial.cluster)
     budget = definition.study.budget_gpu_hours
     facts: dict[str, Any] = {
         "study": definition.study.name,
@@ -144,7 +145,8 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
         "nodes_per_trial": job.nodes,
         "gpus_per_trial": trial.world_size if trial.has_gpu else 0,
         "timeout_min": job.timeout_min,
-        "gpu_hours_at_most": (min(most_hours, budget) if budget else most_hours) if trial.has_gpu else 0.0,
+        "gpu_hours_at_most": most_hours if budget is None else min(most_hours, budget),
+        "budget_gpu_hours": budget,
         "tokens_per_gpu": trial.trainer.max_token_len_per_gpu if trial.trainer.use_dynamic_batch else None,
         "tokens_per_context_group": trial.trainer.max_token_len_per_gpu * trial.parallelism.context
         if trial.trainer.use_dynamic_batch
@@ -162,8 +164,9 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
         told = {"problems": problems, "warnings": [p.as_dict() for p in beside], "first_job": job.as_dict()}
         click.echo(json.dumps(facts | told, indent=1, default=str))
         return 0 if feasible and not beyond else 1
+    unit = hour_unit(trial.has_gpu)
     shown = [
-        (name.replace("_", " "), f"{v:,.0f}" if isinstance(v, float) else f"{v}")
+        (name.replace("gpu_hours", unit).replace("_", " "), _figure(v) if isinstance(v, float) else f"{v}")
         for name, v in facts.items()
         if v is not None
     ]
@@ -180,6 +183,10 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     click.echo("the first job:")
     click.echo(_launch_plan(job))
     return 0 if feasible and not beyond else 1
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _disk(trial: Trial, definition: Definition) -> dict[str, float | int | None]:

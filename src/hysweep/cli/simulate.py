@@ -21,7 +21,7 @@ from hysweep.cli.desk import print_problems
 from hysweep.compose import Composer
 from hysweep.launch.simulated import BOOT_S, SimulatedCluster
 from hysweep.report import words
-from hysweep.schema import BadInput, Problem, suggest
+from hysweep.schema import BadInput, Problem, hour_unit, suggest
 from hysweep.study import Definition, beyond_budget, define, preview
 from hysweep.study.curves import Curves, Given, Model, Recorded
 from hysweep.study.simulation import Outcome, Stay, simulate_study, without_pruning
@@ -97,8 +97,7 @@ def simulate(overrides: list[str], config_dirs: Sequence[Path], asked: Asked, as
         told = {"study": definition.study.name, "nodes": cluster.nodes, **found.as_dict()}
         click.echo(json.dumps(told | {"without_pruning": unpruned and unpruned.as_dict()}, indent=1, default=str))
     else:
-        unit = "GPU-hours" if feasible[0].has_gpu else "slot-hours"
-        _print(cluster, found, unpruned, unit)
+        _print(cluster, found, unpruned, hour_unit(feasible[0].has_gpu))
         if asked.keep is not None:
             click.echo(f"kept: hysweep status {StudyDirectory(asked.keep / definition.study.name).path}")
     return 0 if found.count(Verdict.VALUE) else 1

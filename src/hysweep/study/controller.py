@@ -32,7 +32,7 @@ from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
-from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, nearest, trial_id
+from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, hour_unit, nearest, trial_id
 from hysweep.study.changes import CLUSTER, as_plain, changed, is_of_cluster, later, moved
 from hysweep.study.definition import load_definition
 from hysweep.study.home import settle_home
@@ -232,7 +232,7 @@ class Controller:
             spent, least = self._ledger.spent, next(iter(self._unpaid.values()), self._least_hours())
             if spent >= study.budget_gpu_hours or self._is_beyond(spent + least):
                 so_far = f"{spent:.4g} are spent, and a trial may take {least:.4g}"
-                return f"the budget of {study.budget_gpu_hours:g} GPU-hours is used: {so_far}"
+                return f"the budget of {study.budget_gpu_hours:g} {self._hour_unit} is used: {so_far}"
         first = [state.cause for _, state in itertools.islice(self._trials.ended(), FIRST_FAILURES)]
         if len(first) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in first):
             return f"the first {FIRST_FAILURES} trials ended by {first[0]}: mend the configuration"
@@ -271,6 +271,10 @@ class Controller:
     def site(self) -> Cluster:
         """The cluster of the trials; of those that vary it, the one that they vary from."""
         return moved(self._composer.compose(self.definition.fixed).trial, self._changes).cluster
+
+    @property
+    def _hour_unit(self) -> str:
+        return hour_unit(self.site.gpu is not None)
 
     def gpu_hours(self) -> float:
         """GPU-hours (on a machine with none: slot-hours) of all attempts, those that still run included."""
@@ -837,7 +841,7 @@ class Controller:
         if self._is_beyond(self._ledger.spent + hours):
             self._unpaid[trial.number] = hours
             budget = self.definition.study.budget_gpu_hours
-            why = f"it may take {hours:.4g} GPU-hours, and {self._ledger.spent:.4g} of {budget:g} are spent"
+            why = f"it may take {hours:.4g} {self._hour_unit}, and {self._ledger.spent:.4g} of {budget:g} are spent"
             self._say_waiting(trial, state, f"waits for a larger budget: {why}")
             return False
         if self._is_beyond(self._ledger.at_most(without=trial.number) + hours):
@@ -862,7 +866,7 @@ class Controller:
         hours = self.gpu_hours()
         facts = {"gpu_hours": round(hours, 4), "budget_gpu_hours": study.budget_gpu_hours, "best": self._progress.best}
         if mark := last_mark(hours, study.budget_gpu_hours):
-            text = f"{study.name} has used {mark} % of its {study.budget_gpu_hours:g} GPU-hours"
+            text = f"{study.name} has used {mark} % of its {study.budget_gpu_hours:g} {self._hour_unit}"
             self._notifier.tell("budget", f"budget {mark} of {study.budget_gpu_hours:g}", text, **facts)
         if self.is_over:
             made = len(self._trials)
