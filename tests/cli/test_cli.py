@@ -367,10 +367,23 @@ def test_show_prints_what_would_run() -> None:
     assert "trainer.learning_rate" in hysweep("show", "--doc").stdout
 
 
+def test_plan_shows_what_a_study_may_come_to_in_the_unit_of_its_machine() -> None:
+    def lines(*words: str) -> list[str]:
+        shown = hysweep("plan", "cluster.timeout_min=90", *words).stdout
+        return [" ".join(line.split()) for line in shown.splitlines()]
+
+    free = lines("rollout.n=2,4")
+    assert "slot-hours at most 3" in free and not any("budget" in line for line in free)
+    kept = lines("rollout.n=2,4", "study.budget_gpu_hours=1.75")
+    assert "slot-hours at most 1.75" in kept and "budget slot-hours 1.75" in kept
+    on_gpus = lines("sweep=hy3_algorithms")
+    assert "GPU-hours at most 9,408" in on_gpus and "budget GPU-hours 20,000" in on_gpus
+
+
 def test_plan_writes_nothing_and_counts(tmp_path: Path) -> None:
     facts = json.loads(hysweep("plan", "sweep=hy3_algorithms", "--json").stdout)
     assert (facts["trials"], facts["nodes_per_trial"], facts["gpus_per_trial"]) == (40, 16, 128)
-    assert facts["gpu_hours_at_most"] == 20000
+    assert facts["gpu_hours_at_most"] == facts["budget_gpu_hours"] == 20000
     assert "python" in hysweep("plan", "sweep=quickstart").stdout
     assert list(tmp_path.iterdir()) == []
 

@@ -195,6 +195,28 @@ def test_a_budget_below_one_trial_is_refused_before_anything_is_written() -> Non
     assert not Path("outputs").exists()
 
 
+@pytest.mark.parametrize("verb", ["run", "plan", "check", "simulate"])
+def test_a_budget_below_one_trial_is_found_by_every_verb_that_looks_ahead(verb: str) -> None:
+    words = ["-m", "cluster.timeout_min=60,120", "study.budget_gpu_hours=0.5", "trainer.total_steps=4"]
+    steps = ["--step-s", "1"] if verb == "simulate" else []
+    answer = hysweep(verb, *words, *steps)
+    said = answer.stdout + answer.stderr
+    assert "study.budget_gpu_hours = 0.5: one trial may take 1 by its time limit" in said
+    assert "give 1 or more" in said and "no problem found" not in said and "all can run" not in said
+    assert answer.returncode == (1 if verb in ("plan", "check") else 2)
+    words[2] = "study.budget_gpu_hours=1"
+    if verb != "run":
+        assert "one trial may take" not in hysweep(verb, *words, *steps).stdout
+    assert not Path("outputs").exists()
+
+
+def test_a_budget_below_one_trial_is_told_to_programs() -> None:
+    words = ["study.budget_gpu_hours=0.5", "cluster.timeout_min=60", "--json"]
+    (of_study,) = [p for p in json.loads(hysweep("check", *words).stdout) if not p["is_feasible"]]
+    assert of_study["problems"][0]["key"] == "study.budget_gpu_hours"
+    assert of_study in json.loads(hysweep("plan", *words).stdout)["problems"]
+
+
 def test_braces_in_a_message_are_refused() -> None:
     answer = hysweep("run", r"study.notify.command='echo \${HYSWEEP_TEXT}'")
     assert answer.returncode == 2 and "study.notify.command" in answer.stderr

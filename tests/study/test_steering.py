@@ -134,6 +134,55 @@ def test_a_budget_that_fits_no_trial_is_refused(composer: Composer) -> None:
         begin_study(composer.compose(["study.budget_gpu_hours=0.5"]), composer, [])
 
 
+@pytest.mark.parametrize(
+    "less",
+    [
+        {"budget_gpu_hours": 0.5},
+        {"budget_gpu_hours": 2.5, "cluster": {"timeout_min": 180}},
+    ],
+)
+def test_a_budget_below_one_trial_uses_up_no_point(composer: Composer, less: dict[str, object]) -> None:
+    """Also where a trial may take more by now than those that ran: none is asked for, and more budget goes on."""
+    directory = begin(composer, "rollout.n=2,4,8,16,32", "study.n_trials=2")
+    finish(directory, fake := FakeLauncher(rising))
+    for _ in range(2):
+        assert "the budget of" in finish(directory, fake, {"n_trials": 5} | less)
+        assert len(directory.trials()) == 2
+    assert "all 5 trials" in finish(directory, fake, {"budget_gpu_hours": 9.0})
+    assert causes(directory) == [Cause.COMPLETED] * 5
+
+
+def test_a_trial_that_the_budget_has_no_room_for_waits_for_more(composer: Composer) -> None:
+    """Each takes a hundredth of what it may take. What is larger than what is left is known when it is asked for."""
+    words = ("cluster.timeout_min=60,240", "study.budget_gpu_hours=3")
+    directory = begin(composer, *words)
+    assert "a trial may take 4" in finish(directory, fake := FakeLauncher(rising))
+    assert causes(directory) == [Cause.COMPLETED, None]
+    assert "waits for a larger budget: it may take 4 slot-hours" in directory.trials()[1].state().reason
+    assert "a trial may take 4" in finish(directory, fake), "looked at again, it is the same"
+    assert "all 2 trials" in finish(directory, fake, {"budget_gpu_hours": 9.0})
+    assert causes(directory) == [Cause.COMPLETED] * 2
+
+
+def test_a_budget_that_somebody_raises_meanwhile_is_taken(composer: Composer) -> None:
+    directory = begin(composer, "cluster.timeout_min=60,240", "study.max_parallel=2", "study.budget_gpu_hours=3")
+    fake = FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+        directory.save_changes({"budget_gpu_hours": 9.0})
+        while c.tick():
+            pass
+    assert causes(directory) == [Cause.COMPLETED] * 2
+
+
+def test_a_trial_that_waits_for_more_budget_can_be_cancelled(composer: Composer) -> None:
+    directory = begin(composer, "cluster.timeout_min=60,240", "study.budget_gpu_hours=3")
+    finish(directory, fake := FakeLauncher(rising))
+    directory.trials()[1].request_cancel()
+    assert "all 2 trials" in finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED, Cause.CANCELLED]
+
+
 def test_what_is_spent_is_told_by_what_it_went_to(composer: Composer) -> None:
     """Attempt 1 lost two of its three steps: the checkpoint was made after the first."""
     directory = begin(composer)

@@ -20,8 +20,9 @@ from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problem
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer, text_of
 from hysweep.compose.composer import all_leaves, trial_yaml
-from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, trial_id
-from hysweep.study import Definition, Preview, define, preview
+from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, hour_unit, trial_id
+from hysweep.study import Definition, Preview, beyond_budget, define, preview
+from hysweep.study.ledger import worst_case
 from hysweep.track import AttemptDirectory
 
 NOWHERE = Path("/STUDY/trials/NUMBER-ID")  # stands for the directory that a trial will have
@@ -56,18 +57,24 @@ def show(overrides: list[str], config_dirs: Sequence[Path], verl: bool, doc: boo
 def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_json: bool) -> int:
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)
-    looked = preview(define(composition), composer)
+    definition = define(composition)
+    looked = preview(definition, composer)
     bad = [p for p in looked if not p.is_feasible or (strict and p.problems)]
+    beyond = beyond_budget(definition, looked)
     if as_json:
-        click.echo(json.dumps([_preview_json(p) for p in looked], indent=1, default=str))
-        return 1 if bad else 0
+        click.echo(json.dumps(_previews_json(looked, beyond), indent=1, default=str))
+        return 1 if bad or beyond else 0
     print_problems(looked)
+    if beyond:
+        click.echo(f"problem: {beyond}")
     count = f"{len(looked)} trial{'s'[: len(looked) != 1]} looked at"
     click.echo(
         f"{count}: "
         + (
             f"{len(bad)} to mend"
             if bad
+            else "the budget is to mend"
+            if beyond
             else "no problem found"
             if not any(p.problems for p in looked)
             else "all can run"
@@ -77,7 +84,7 @@ def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_js
     if away:
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
         click.echo(f"not looked at, since it is not on this machine: {', '.join(away[:3])}{more}")
-    return 1 if bad else 0
+    return 1 if bad or beyond else 0
 
 
 def check_command(file: str, overrides: list[str], given: Sequence[str], strict: bool, as_json: bool) -> int:
@@ -124,7 +131,7 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     job = compile_trial(
         trial, definition.directory.path / "trials" / f"0000-{trial_id(trial, definition.space.varied)}"
     )
-    most_hours = definition.most_trials * trial.world_size * trial.cluster.timeout_min / 60
+    most_hours = definition.most_trials * worst_case(trial.cluster)
     budget = definition.study.budget_gpu_hours
     facts: dict[str, Any] = {
         "study": definition.study.name,
@@ -138,7 +145,8 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
         "nodes_per_trial": job.nodes,
         "gpus_per_trial": trial.world_size if trial.has_gpu else 0,
         "timeout_min": job.timeout_min,
-        "gpu_hours_at_most": (min(most_hours, budget) if budget else most_hours) if trial.has_gpu else 0.0,
+        "gpu_hours_at_most": most_hours if budget is None else min(most_hours, budget),
+        "budget_gpu_hours": budget,
         "tokens_per_gpu": trial.trainer.max_token_len_per_gpu if trial.trainer.use_dynamic_batch else None,
         "tokens_per_context_group": trial.trainer.max_token_len_per_gpu * trial.parallelism.context
         if trial.trainer.use_dynamic_batch
@@ -150,13 +158,15 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     }
     beside = disk_problems(trial, definition.study.max_parallel, definition.most_trials, facts["disk_gib_free"])
     beside += heard_of(os.environ) if trial.cluster.launcher == "slurm" else []
+    beyond = beyond_budget(definition, looked)
     if as_json:
-        problems = [_preview_json(p) for p in looked if p.problems]
+        problems = [told for told in _previews_json(looked, beyond) if told["problems"]]
         told = {"problems": problems, "warnings": [p.as_dict() for p in beside], "first_job": job.as_dict()}
         click.echo(json.dumps(facts | told, indent=1, default=str))
-        return 0 if feasible else 1
+        return 0 if feasible and not beyond else 1
+    unit = hour_unit(trial.has_gpu)
     shown = [
-        (name.replace("_", " "), f"{v:,.0f}" if isinstance(v, float) else f"{v}")
+        (name.replace("gpu_hours", unit).replace("_", " "), _figure(v) if isinstance(v, float) else f"{v}")
         for name, v in facts.items()
         if v is not None
     ]
@@ -166,11 +176,17 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     for name, text in shown:
         click.echo(f"{name:>{width}}  {text}")
     print_problems(looked)
+    if beyond:
+        click.echo(f"problem: {beyond}")
     for problem in beside:
         click.echo(f"warning: {problem}")
     click.echo("the first job:")
     click.echo(_launch_plan(job))
-    return 0 if feasible else 1
+    return 0 if feasible and not beyond else 1
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _disk(trial: Trial, definition: Definition) -> dict[str, float | int | None]:
@@ -274,6 +290,11 @@ def _show_fields(as_json: bool) -> None:
         click.echo(
             f"{row['field']}{unit}\n    {row['doc']}" + (f"\n    -> {', '.join(row['keys'])}" if row["keys"] else "")
         )
+
+
+def _previews_json(looked: Sequence[Preview], beyond: Problem | None) -> list[dict[str, Any]]:
+    """What is wrong with the study's budget is told beside its points, as one that is nowhere."""
+    return [_preview_json(p) for p in [*looked, *([Preview({}, None, "", (beyond,))] if beyond else [])]]
 
 
 def _preview_json(p: Preview) -> dict[str, Any]:

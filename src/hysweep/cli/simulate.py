@@ -21,8 +21,8 @@ from hysweep.cli.desk import print_problems
 from hysweep.compose import Composer
 from hysweep.launch.simulated import BOOT_S, SimulatedCluster
 from hysweep.report import words
-from hysweep.schema import BadInput, Problem, suggest
-from hysweep.study import Definition, define, preview
+from hysweep.schema import BadInput, Problem, hour_unit, suggest
+from hysweep.study import Definition, beyond_budget, define, preview
 from hysweep.study.curves import Curves, Given, Model, Recorded
 from hysweep.study.home import refuse_nested
 from hysweep.study.simulation import Outcome, Stay, simulate_study, without_pruning
@@ -81,6 +81,8 @@ def simulate(overrides: list[str], config_dirs: Sequence[Path], asked: Asked, as
         click.echo("no trial of this can run:", err=True)
         print_problems(looked, err=True)
         return 1
+    if beyond := beyond_budget(definition, looked):
+        raise BadInput(beyond)
     cluster = _cluster(asked, max(t.cluster.nodes for t in feasible), definition.study.max_parallel)
     curves = _curves(asked, definition, composer)
     if asked.keep is not None and (there := asked.keep / definition.study.name).exists():
@@ -98,8 +100,7 @@ def simulate(overrides: list[str], config_dirs: Sequence[Path], asked: Asked, as
         told = {"study": definition.study.name, "nodes": cluster.nodes, **found.as_dict()}
         click.echo(json.dumps(told | {"without_pruning": unpruned and unpruned.as_dict()}, indent=1, default=str))
     else:
-        unit = "GPU-hours" if feasible[0].has_gpu else "slot-hours"
-        _print(cluster, found, unpruned, unit)
+        _print(cluster, found, unpruned, hour_unit(feasible[0].has_gpu))
         if asked.keep is not None:
             click.echo(f"kept: hysweep status {StudyDirectory(asked.keep / definition.study.name).path}")
     return 0 if found.count(Verdict.VALUE) else 1

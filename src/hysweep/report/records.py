@@ -23,7 +23,7 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from hysweep.report import words
 from hysweep.report.comparing import Mean, mean_of, pareto_front
-from hysweep.schema import Objective, Study
+from hysweep.schema import Objective, Study, hour_unit
 from hysweep.track import (
     ACTIONS,
     AttemptDirectory,
@@ -358,8 +358,7 @@ class StudyRecord:
 
     @property
     def hour_unit(self) -> str:
-        """What the ledger counts: on a machine with no GPU, hours of a worker slot."""
-        return "GPU-hours" if self.has_gpu else "slot-hours"
+        return hour_unit(self.has_gpu)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from hysweep.schema.groups import (
     Tracking,
     Trainer,
     Trial,
+    hour_unit,
 )
 from hysweep.schema.identity import trial_id
 from hysweep.schema.knob import Knob, Leaf, leaves
@@ -46,6 +47,7 @@ __all__ = [
     "Tracking",
     "Trainer",
     "Trial",
+    "hour_unit",
     "leaves",
     "nearest",
     "suggest",

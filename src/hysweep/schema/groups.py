@@ -928,3 +928,8 @@ class Trial:
     def world_size(self) -> int:
         """GPUs (or, with none, worker slots) of the whole job."""
         return self.cluster.nodes * self.cluster.gpus_per_node
+
+
+def hour_unit(has_gpu: bool) -> str:
+    """What a study's ledger and budget count: on a machine with no GPU, hours of a worker slot."""
+    return "GPU-hours" if has_gpu else "slot-hours"

@@ -14,7 +14,7 @@ from hysweep.schema import BadInput, Problem
 from hysweep.study.changes import CLUSTER, is_of_cluster, moved
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.home import refuse_nested
-from hysweep.study.preview import Preview, preview
+from hysweep.study.preview import Preview, beyond_budget, preview
 from hysweep.track import SIMULATED, StudyDirectory
 
 
@@ -62,7 +62,7 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     if not any(p.is_feasible for p in looked):
         raise NothingFeasible(looked)
     launcher(composition.trial.cluster.launcher)  # says so if there is none
-    if beyond := _beyond_budget(definition, looked):
+    if beyond := beyond_budget(definition, looked):
         raise BadInput(beyond)
     if lacking := [*lacks_for(composition.trial), *unready(composition.trial.cluster)]:
         raise BadInput(*lacking)
@@ -123,15 +123,3 @@ def _another(definition: Definition, different: Sequence[str], cure: str) -> Pro
         why,
         f"give this one another name, or {cure.replace('DIR', str(path))}",
     )
-
-
-def _beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Problem | None:
-    """A budget that allows not one trial to take its time."""
-    budget = definition.study.budget_gpu_hours
-    trials = [p.trial for p in looked if p.trial is not None and p.is_feasible]
-    least = min(t.world_size * t.cluster.timeout_min / 60 for t in trials)
-    if budget is None or budget >= least:
-        return None
-    why = f"one trial may take {least:g} by its time limit, cluster.timeout_min"
-    cure = f"give {least:g} or more, or a time limit that fits"
-    return Problem("study.budget_gpu_hours", budget, why, cure)

@@ -32,7 +32,7 @@ from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
-from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, nearest, trial_id
+from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, hour_unit, nearest, trial_id
 from hysweep.study.changes import CLUSTER, as_plain, changed, is_of_cluster, later, moved
 from hysweep.study.definition import load_definition
 from hysweep.study.home import settle_home
@@ -40,7 +40,7 @@ from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import Ledger, booking, worst_case
 from hysweep.study.notify import Notifier
 from hysweep.study.objective import GPU_HOURS, value_of
-from hysweep.study.preview import problems_of
+from hysweep.study.preview import least_hours, problems_of
 from hysweep.study.promotion import Climber, next_promoted, rung_step, stop_step
 from hysweep.study.pruners import Other, reason_to_prune
 from hysweep.study.replicates import is_confirmation, missing, outcome, same_point, unconfirmed, values_of
@@ -106,7 +106,8 @@ class Controller:
         self._launcher_named = cache(launchers)
         self._started: dict[str, float] = {}  # when the job of an id began to run
         self._curves: dict[int, tuple[int, int]] = {}  # of each running trial: time and size of what was read of it
-        self._least = 0.0  # what the cheapest attempt so far may come to
+        self._least: float | None = None  # what the cheapest trial may come to by now; None: to be found out
+        self._unpaid: dict[int, float] = {}  # trials that may come to more than is left of the budget
         self._exhausted = False
         self._ended_curves: dict[tuple[int, str], Other] = {}
         self._repeated: list[dict[str, object]] = []  # points that are a trial which the study has
@@ -195,14 +196,15 @@ class Controller:
             return
         before, self._changes = self.definition.study.notify, found
         self.definition = replace(self._asked, study=changed(self._asked.study, found))
-        self._refusal, self._is_confirmed = None, False
+        self._refusal, self._is_confirmed, self._least = None, False, None
+        self._unpaid.clear()
         if self.definition.study.notify != before:
             self._notifier.close()
             self._notifier = Notifier(self.directory, self.definition.study.notify)
 
     @property
     def is_over(self) -> bool:
-        return not self._trials.in_flight and self.why_no_more() is not None
+        return self._trials.in_flight == len(self._unpaid) and self.why_no_more() is not None
 
     @property
     def refusal(self) -> Problem | None:
@@ -226,11 +228,11 @@ class Controller:
             return "cancelled"
         if self._cut_short:
             return None
-        if self._is_beyond(self._ledger.spent + self._least) or (
-            study.budget_gpu_hours is not None and self._ledger.spent >= study.budget_gpu_hours
-        ):
-            spent = f"{self._ledger.spent:.4g} are spent, and a trial may take {self._least:.4g}"
-            return f"the budget of {study.budget_gpu_hours:g} GPU-hours is used: {spent}"
+        if study.budget_gpu_hours is not None:
+            spent, least = self._ledger.spent, next(iter(self._unpaid.values()), self._least_hours())
+            if spent >= study.budget_gpu_hours or self._is_beyond(spent + least):
+                so_far = f"{spent:.4g} are spent, and a trial may take {least:.4g}"
+                return f"the budget of {study.budget_gpu_hours:g} {self._hour_unit} is used: {so_far}"
         first = [state.cause for _, state in itertools.islice(self._trials.ended(), FIRST_FAILURES)]
         if len(first) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in first):
             return f"the first {FIRST_FAILURES} trials ended by {first[0]}: mend the configuration"
@@ -269,6 +271,10 @@ class Controller:
     def site(self) -> Cluster:
         """The cluster of the trials; of those that vary it, the one that they vary from."""
         return moved(self._composer.compose(self.definition.fixed).trial, self._changes).cluster
+
+    @property
+    def _hour_unit(self) -> str:
+        return hour_unit(self.site.gpu is not None)
 
     def gpu_hours(self) -> float:
         """GPU-hours (on a machine with none: slot-hours) of all attempts, those that still run included."""
@@ -494,7 +500,7 @@ class Controller:
         if action.retries == 0:
             return False
         used = self._hours_so_far(trial)
-        if self._is_beyond(self._ledger.spent + used + worst_case(self._job_of(trial, state.attempt))):
+        if self._is_beyond(self._ledger.spent + used + self._next_hours(trial)):
             return False
         if action.needs_progress:
             steps = [a.metrics()[-1][0] if a.metrics() else 0 for a in trial.attempts()]
@@ -550,6 +556,7 @@ class Controller:
     def _forget(self, trial: TrialDirectory, state: State) -> None:
         """What only a trial in flight needs."""
         self._ledger.release(trial.number)
+        self._unpaid.pop(trial.number, None)
         self._curves.pop(trial.number, None)
         self._started.pop(state.job_id or "", None)
         for key in [k for k in self._placed if k[0] == trial.path]:
@@ -646,7 +653,7 @@ class Controller:
                 climbers.append(Climber(trial.number, self._values_at_rungs(trial, state), state.cause is Cause.RUNG))
         number = next_promoted(climbers, study.promote, study.goals[0].direction == "maximize", is_over)
         found = next((t for t in self._trials if t.number == number), None)
-        if found is None or self._is_beyond(self._ledger.at_most() + worst_case(self._job_of(found, 1))):
+        if found is None or self._is_beyond(self._ledger.at_most() + self._next_hours(found)):
             return None
         return found
 
@@ -705,7 +712,7 @@ class Controller:
     def _has_room(self) -> bool:
         if self._is_busy or self._refusal or self._trials.in_flight >= self.definition.study.max_parallel:
             return False
-        return not self._is_beyond(self._ledger.at_most() + self._least)
+        return not self._is_beyond(self._ledger.at_most() + self._least_hours())
 
     def _untried(self) -> Iterator[dict[str, object]]:
         """The points of a finite space that no trial has."""
@@ -828,12 +835,14 @@ class Controller:
         self._trials.save(trial, before.but(is_refused=True, reason=reason))
 
     def _is_affordable(self, trial: TrialDirectory, state: State, hours: float) -> bool:
-        """Whether an attempt may begin that comes to so much at worst. One that never may ends the trial."""
+        """Whether an attempt may begin that comes to so much at worst. One that never may waits for a larger budget,
+        and the study ends without it."""
+        self._unpaid.pop(trial.number, None)
         if self._is_beyond(self._ledger.spent + hours):
+            self._unpaid[trial.number] = hours
             budget = self.definition.study.budget_gpu_hours
-            why = f"it may take {hours:.4g} GPU-hours, and {self._ledger.spent:.4g} of {budget:g} are spent"
-            before = self._ledger.of(trial.number)
-            self._end(trial, state, before[-1].cause if before else Cause.CANCELLED, f"no budget: {why}")
+            why = f"it may take {hours:.4g} {self._hour_unit}, and {self._ledger.spent:.4g} of {budget:g} are spent"
+            self._say_waiting(trial, state, f"waits for a larger budget: {why}")
             return False
         if self._is_beyond(self._ledger.at_most(without=trial.number) + hours):
             self._say_waiting(trial, state, "waits for the budget: what runs may come to all that is left")
@@ -857,7 +866,7 @@ class Controller:
         hours = self.gpu_hours()
         facts = {"gpu_hours": round(hours, 4), "budget_gpu_hours": study.budget_gpu_hours, "best": self._progress.best}
         if mark := last_mark(hours, study.budget_gpu_hours):
-            text = f"{study.name} has used {mark} % of its {study.budget_gpu_hours:g} GPU-hours"
+            text = f"{study.name} has used {mark} % of its {study.budget_gpu_hours:g} {self._hour_unit}"
             self._notifier.tell("budget", f"budget {mark} of {study.budget_gpu_hours:g}", text, **facts)
         if self.is_over:
             made = len(self._trials)
@@ -920,9 +929,17 @@ class Controller:
         return self._launcher_named(self._config(trial, self._trials.state(trial).attempt).cluster.launcher)
 
     def _promise(self, trial: TrialDirectory, job: Job) -> None:
-        hours = worst_case(job)
-        self._ledger.promise(trial.number, hours)
-        self._least = min(self._least or hours, hours)
+        self._ledger.promise(trial.number, worst_case(job))
+
+    def _next_hours(self, trial: TrialDirectory) -> float:
+        """What the next attempt of a trial may come to, where the study runs by now."""
+        return worst_case(moved(self._config(trial, self._trials.state(trial).attempt), self._changes).cluster)
+
+    def _least_hours(self) -> float:
+        if self._least is None:
+            is_asked = self.definition.study.budget_gpu_hours is not None
+            self._least = least_hours(self._asked, self._composer, self._changes) if is_asked else 0.0
+        return self._least
 
     def _is_beyond(self, hours: float) -> bool:
         budget = self.definition.study.budget_gpu_hours

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from hysweep.launch import JobState
+from hysweep.schema import Cluster
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Booking, Cause, StudyDirectory
 
@@ -56,9 +57,9 @@ class Ledger:
         return self.spent + math.fsum(hours for trial, hours in self._promised.items() if trial != without)
 
 
-def worst_case(job: Job) -> float:
+def worst_case(asked: Job | Cluster) -> float:
     """What an attempt comes to that takes all of its time."""
-    return job.nodes * job.gpus_per_node * job.timeout_min / 60
+    return asked.nodes * asked.gpus_per_node * asked.timeout_min / 60
 
 
 def booking(attempt: AttemptDirectory, job: Job, cause: Cause, state: JobState | None, kept_to: float) -> Booking:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from hysweep.check import check_trial, errors
 from hysweep.compose import Choice, Composer, Parameter, Point, Space
 from hysweep.schema import BadInput, Problem, Trial, trial_id
+from hysweep.study.changes import moved
 from hysweep.study.definition import Definition
+from hysweep.study.ledger import worst_case
 from hysweep.study.promotion import unfit_to_promote
 
 ALL_OF_IT = 256  # spaces up to this many points are looked at whole
@@ -32,13 +35,27 @@ class Preview:
 def preview(definition: Definition, composer: Composer) -> list[Preview]:
     """The first points where they are all there is to run, every point of a small finite space; of any other, the
     first points and those that `corners` names."""
+    return [_look(definition, composer, point) for point in _points(definition)]
+
+
+def _points(definition: Definition) -> list[Point]:
     space = definition.space
     first = [] if definition.is_grid else [p for p in definition.first_points() if space.is_whole(p)]
     if space and not definition.is_grid and definition.n_trials <= len(first) * max(1, len(space.seeds)):
-        return [_look(definition, composer, point) for point in first[: definition.n_trials]]
-    is_small = space.size is not None and space.size <= ALL_OF_IT
-    points = list(space.grid()) if is_small else [*first, *corners(space)]
-    return [_look(definition, composer, p) for i, p in enumerate(points) if is_small or p not in points[:i]]
+        return first[: definition.n_trials]
+    if space.size is not None and space.size <= ALL_OF_IT:
+        return list(space.grid())
+    points = [*first, *corners(space)]
+    return [p for i, p in enumerate(points) if p not in points[:i]]
+
+
+def least_hours(definition: Definition, composer: Composer, changes: Mapping[str, Any]) -> float:
+    """What the cheapest of the points that are looked at may come to, where the study runs by now."""
+    found = []
+    for point in _points(definition):
+        with suppress(BadInput):
+            found.append(worst_case(moved(composer.point(definition.fixed, definition.space, point), changes).cluster))
+    return min(found, default=0.0)
 
 
 def corners(space: Space) -> Iterator[Point]:
@@ -72,6 +89,18 @@ def _look(definition: Definition, composer: Composer, point: dict[str, Any]) -> 
     except BadInput as e:
         return Preview(point, None, "", e.problems)
     return Preview(point, trial, trial_id(trial, definition.space.varied), tuple(problems_of(trial, definition)))
+
+
+def beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Problem | None:
+    """A budget that allows not one of the trials that were looked at to take its time."""
+    budget = definition.study.budget_gpu_hours
+    trials = (p.trial for p in looked if p.trial is not None and p.is_feasible)
+    least = min((worst_case(t.cluster) for t in trials), default=0.0)
+    if budget is None or budget >= least:
+        return None
+    why = f"one trial may take {least:g} by its time limit, cluster.timeout_min"
+    cure = f"give {least:g} or more, or a time limit that fits"
+    return Problem("study.budget_gpu_hours", budget, why, cure)
 
 
 def problems_of(trial: Trial, definition: Definition) -> list[Problem]:
