@@ -77,9 +77,12 @@ def every_use(trial: Trial) -> dict[tuple[str, str], Use]:
     return {(stage, phase): use for stage, phases in found.items() for phase, use in phases.items()}
 
 
-def assert_at_most(less: Trial, more: Trial, slack: float = 1e-9) -> None:
+def assert_at_most(less: Trial, more: Trial, slack: float = 1e-9, but: str = "") -> None:
+    """In every phase `but` one."""
     one, other = every_use(less), every_use(more)
     for key in one:
+        if but in key:
+            continue
         assert one[key].total <= other[key].total * (1 + slack), (key, one[key], other[key])
         assert one[key].torch <= other[key].torch * (1 + slack), (key, one[key], other[key])
 
@@ -141,8 +144,10 @@ def test_more_ranks_to_a_tensor_or_a_sequence_are_never_more_memory(trials, data
     which = data.draw(st.sampled_from(("tensor", "context")))
     p = replace(trial.parallelism, expert_tensor=trial.parallelism.expert_tensor or 1)
     more = replace(p, **{which: 2 * getattr(p, which)})
-    # norms and routers are whole on every tensor rank, so the optimizer of those grows where nothing else shrinks
-    assert_at_most(replace(trial, parallelism=more), replace(trial, parallelism=p), slack=1e-2)
+    # norms and routers are whole on every tensor rank, so the optimizer of those grows where nothing else shrinks;
+    # and what is cut has to be put together before it is sent
+    but = "weight_sync" if more.tensor > p.tensor == 1 else ""
+    assert_at_most(replace(trial, parallelism=more), replace(trial, parallelism=p), slack=1e-2, but=but)
 
 
 @settings(max_examples=25)
