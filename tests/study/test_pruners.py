@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hysweep.schema import Pruner, Study
+from hysweep.compose import Composer
+from hysweep.schema import Pruner, Severity, Study
 from hysweep.schema.search import PRUNER_OPTIONS
-from hysweep.study.pruners import RULES, Other, reason_to_prune
+from hysweep.study.pruners import RULES, Other, idle_pruners, reason_to_prune
 
 SCORE, ENTROPY, DIFF = "critic/score/mean", "actor/entropy", "training/rollout_probs_diff_mean"
 
@@ -152,3 +153,17 @@ def test_the_best_curve_is_never_pruned_by_comparison(others: list[list[float]])
     best = [max(values) + 1 for values in zip(*others, strict=True)]
     for name in ("median", "percentile", "successive_halving", "hyperband"):
         assert judge(Pruner(name=name), best, others) is None
+
+
+def test_a_rule_that_waits_for_a_step_that_no_trial_has_is_said(composer: Composer) -> None:
+    words = ["sweep=quickstart", "trainer.total_steps=10", "study.pruners=[{name: nan, min_steps: 11}]"]
+    late = composer.compose([*words, "study.pruner={name: median, min_steps: 400}"])
+    found = idle_pruners(late.trial, late.study)
+    assert [(p.key, p.value, p.severity) for p in found] == [
+        ("study.pruner.min_steps", 400, Severity.WARNING),
+        ("study.pruners.0.min_steps", 11, Severity.WARNING),
+    ]
+    soon = composer.compose(
+        ["sweep=quickstart", "trainer.total_steps=10", "study.pruner={name: median, min_steps: 10}"]
+    )
+    assert not idle_pruners(soon.trial, soon.study)

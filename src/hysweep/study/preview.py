@@ -14,6 +14,7 @@ from hysweep.study.changes import moved
 from hysweep.study.definition import Definition
 from hysweep.study.ledger import worst_case
 from hysweep.study.promotion import unfit_to_promote
+from hysweep.study.pruners import idle_pruners
 
 ALL_OF_IT = 256  # spaces up to this many points are looked at whole
 
@@ -105,4 +106,5 @@ def beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Problem 
 
 def problems_of(trial: Trial, definition: Definition) -> list[Problem]:
     """What is wrong with a point of a study, before anything of it runs."""
-    return [*check_trial(trial), *unfit_to_promote(trial, definition.study)]
+    study = definition.study
+    return [*check_trial(trial), *unfit_to_promote(trial, study), *idle_pruners(trial, study)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hysweep.schema import Pruner, Study
+from hysweep.schema import Problem, Pruner, Severity, Study, Trial
 
 Curve = Sequence[tuple[int, float]]
 
@@ -27,6 +27,18 @@ OWN_METRICS: dict[str, tuple[str, ...]] = {
     "entropy_collapse": (ENTROPY,),
     "probs_diff": (PROBS_DIFF,),
 }
+
+
+def idle_pruners(trial: Trial, study: Study) -> list[Problem]:
+    """Rules that can give no trial up, since they wait for a step that it does not have."""
+    total = trial.trainer.total_steps
+    rules = {"study.pruner": study.pruner} | {f"study.pruners.{i}": rule for i, rule in enumerate(study.pruners)}
+    return [
+        Problem(f"{key}.min_steps", rule.min_steps, f"a whole training has {total} steps, so {rule.name} gives none up",
+                f"give less than {total}, or no pruner", severity=Severity.WARNING)
+        for key, rule in rules.items()
+        if total is not None and rule.name != "none" and rule.min_steps > total
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
