@@ -26,13 +26,14 @@ LIMIT_S = 840
 
 
 def start(*words: str) -> subprocess.Popen[str]:
-    """A controller in a session of its own, as in a terminal."""
+    """A controller in a session of its own, which hears Ctrl-C, as in a terminal."""
     return subprocess.Popen(
         [*HYSWEEP, "run", "study.name=smoke", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
