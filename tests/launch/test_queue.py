@@ -238,6 +238,7 @@ def test_one_call_cancels_all(tools) -> None:
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Busy),
         ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", Busy),
         ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Busy),
+        ("sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)", Busy),
         ("sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host", Busy),
         ("sbatch: fatal: Could not establish a configuration source", Busy),
         (

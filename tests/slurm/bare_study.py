@@ -1,4 +1,7 @@
-"""A hysweep whose trials run a bare trainer, with a stand-in for Ray: `python -m tests.slurm.bare_study VERB WORDS`."""
+"""A hysweep whose trials run a bare trainer: `python -m tests.slurm.bare_study VERB WORDS`.
+
+With a stand-in for Ray, which starts at once; BARE_RAY=1: with the real one.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,14 @@ def compile_bare(trial: Trial, directory: Path, label: str) -> Job:
 
 
 def bare_job(trial: Trial, *words: str) -> Job:
-    """The bare trainer, which does what its words say, on one node."""
+    """The bare trainer, which does what its words say."""
+    roots = [TRAINERS] if os.environ.get("BARE_RAY") else [TRAINERS / "stand_in", TRAINERS]
     return Job(
         module="driver",
         overrides=words,
-        env={"PYTHONPATH": os.pathsep.join(map(str, (TRAINERS / "stand_in", TRAINERS)))},
+        env={"PYTHONPATH": os.pathsep.join(map(str, roots))},
         launcher="slurm",
+        nodes=trial.cluster.nodes,
         ray_cpus=1,
         ray_gpus=0,
         object_store_gib=0.1,

@@ -77,9 +77,21 @@ class Cluster:
     def start_controller(self) -> None:
         self.script("start-controller")
 
+    def stop_accounting(self) -> None:
+        """No slurmdbd from here on: sacct fails."""
+        self.script("stop-accounting")
+
+    def start_accounting(self) -> None:
+        self.script("start-accounting")
+
     def restart_controller(self, *, saved: bool = True) -> None:
         """kill -9, and again. Not `saved`: it forgets what it took in the last seconds, and gives ids twice."""
         self.script("restart-controller", *([] if saved else ["now"]))
+
+    def nodes_of(self, job: str) -> list[str]:
+        """On which it runs; none where it waits or is over."""
+        said = self.exec(["squeue", "-h", "-j", job, "-o", "%N"], check=False).stdout.strip()
+        return self.exec(["scontrol", "show", "hostnames", said]).stdout.split() if said else []
 
     def sbatch(self, *words: str) -> str:
         """Submit, e.g. `sbatch("-N2", "--wrap", "srun hostname")`; output in `shared`. Returns the job's id."""

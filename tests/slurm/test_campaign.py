@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 import pytest
@@ -35,11 +36,13 @@ PAUSE_S = (1.0, 3.0)
 
 @dataclass
 class Campaign:
-    """`blamed`: what an attempt that was struck may have ended by."""
+    """`has_ray`: the real one, on two nodes a trial. `blamed`: what an attempt that was struck may have ended by."""
 
     cluster: Cluster
     directory: StudyDirectory
     draw: random.Random
+    partition: str
+    has_ray: bool
     controller: subprocess.Popen[bytes] | None = None
     blamed: dict[tuple[int, int], set[Cause]] = field(default_factory=dict)
     down: list[str] = field(default_factory=list)
@@ -50,16 +53,22 @@ class Campaign:
         if self.controller is None or self.controller.poll() is not None:
             with open(self.directory.path / "said.log", "ab") as log:
                 argv = [*BARE, "resume", str(self.directory.path)]
-                env = environment(self.cluster, f"metrics=1 1:save=1 sleep={SECONDS}")
+                joins, with_ray = ("ray=2,0", {"BARE_RAY": "1"}) if self.has_ray else ("", {})
+                env = environment(self.cluster, f"{joins} metrics=1 1:save=1 sleep={SECONDS}") | with_ray
                 self.controller = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log)
 
     def strike(self) -> None:
         faults: dict[str, Callable[[], bool]] = {
             "controller killed": self.controller_killed,
             "node process killed": self.node_process_killed,
+            "raylet killed": lambda: self.ray_killed("raylet"),
+            "head killed": lambda: self.ray_killed("gcs_server"),
             "job requeued": self.job_requeued,
             "node down": self.node_down,
             "preempted": self.preempted,
+            "told to leave": self.told_to_leave,
+            "partition closed": self.partition_closed,
+            "slurmdbd away": self.accounting_away,
             "slurmctld killed": self.scheduler_killed,
             "slurmctld away": self.scheduler_away,
         }
@@ -102,14 +111,22 @@ class Campaign:
 
     def node_process_killed(self) -> bool:
         found = self.struck(Cause.KILLED, Cause.UNKNOWN)
-        if found is None:
+        return found is not None and self.kill(found[0], lambda argv: "hysweep.launch.node" in argv)
+
+    def ray_killed(self, name: str) -> bool:
+        """A part of it, on one of the nodes that have it."""
+        if not self.has_ray:
             return False
-        mine = [p for p in psutil.process_iter() if _mark(p) == os.path.realpath(found[0].path)]
-        nodes = [p for p in mine if "hysweep.launch.node" in _cmdline(p)]
-        for p in nodes:
+        found = self.struck(Cause.KILLED, Cause.RAY_BOOT, Cause.UNKNOWN)
+        return found is not None and self.kill(found[0], lambda argv: Path(argv[0]).name == name, only_one=True)
+
+    def kill(self, attempt: AttemptDirectory, which: Callable[[list[str]], bool], only_one: bool = False) -> bool:
+        mine = [p for p in psutil.process_iter() if _mark(p) == os.path.realpath(attempt.path)]
+        wanted = [p for p in mine if (argv := _cmdline(p)) and which(argv)]
+        for p in self.draw.sample(wanted, min(1, len(wanted))) if only_one else wanted:
             with suppress(psutil.Error):
                 p.kill()
-        return bool(nodes)
+        return bool(wanted)
 
     def job_requeued(self) -> bool:
         found = self.struck(Cause.KILLED, Cause.PREEMPTED, Cause.UNKNOWN)
@@ -119,11 +136,10 @@ class Campaign:
 
     def node_down(self) -> bool:
         """One on which something runs, and at most two at once."""
-        at = {}
+        at: dict[str, list[AttemptDirectory]] = {}
         for attempt, job in self.live():
-            node = self.cluster.exec(["squeue", "-h", "-j", job, "-o", "%N"], check=False).stdout.strip()
-            at.setdefault(node, []).append(attempt)
-        at.pop("", None)
+            for node in self.cluster.nodes_of(job):
+                at.setdefault(node, []).append(attempt)
         if not at or len(self.down) == 2:
             return False
         node = self.draw.choice(sorted(at))
@@ -140,6 +156,26 @@ class Campaign:
             self.blame(attempt, Cause.PREEMPTED)
         self.cluster.sbatch(f"-N{4 - len(self.down)}", "-p", "main", "--exclusive", "--wrap", "sleep 1")
         return bool(found)
+
+    def told_to_leave(self) -> bool:
+        """By the signal that comes before a time limit or a preemption."""
+        found = self.struck(Cause.PREEMPTED)
+        return (
+            found is not None and self.cluster.exec(["scancel", "--signal=USR2", found[1]], check=False).returncode == 0
+        )
+
+    def partition_closed(self) -> bool:
+        """sbatch is refused."""
+        for state in ("inactive", "up"):
+            self.cluster.exec(["scontrol", "update", f"partitionname={self.partition}", f"state={state}"])
+            time.sleep(3 * (state == "inactive"))
+        return True
+
+    def accounting_away(self) -> bool:
+        self.cluster.stop_accounting()
+        time.sleep(3)
+        self.cluster.start_accounting()
+        return True
 
     def scheduler_killed(self) -> bool:
         self.cluster.restart_controller()
@@ -184,15 +220,16 @@ def _cmdline(p: psutil.Process) -> list[str]:
 
 @pytest.mark.timeout(NIGHT_S + 900)
 def test_a_campaign(cluster: Cluster, composer: Composer) -> None:
-    """One study, or in `make nightly` an hour of them."""
+    """One study, or in `make nightly` an hour of them: in both partitions that are preempted, without and with Ray."""
     until, seed = time.monotonic() + NIGHT_S, int(os.environ.get("HYSWEEP_SEED", "1"))
     hits = Counter[str]()
     while True:
         lr = "trainer.learning_rate=tag(log,interval(1e-4,1e-2))"
-        words = (lr, "cluster.partition=low", f"study.n_trials={TRIALS}", "study.max_parallel=3")
-        campaign = Campaign(
-            cluster, begin(cluster, composer, f"campaign-{seed}", *words), random.Random(seed), hits=hits
-        )
+        partition, has_ray = ("cancel", "low")[seed % 2], seed % 4 in (2, 3)
+        limits = (f"study.n_trials={TRIALS}", "study.max_parallel=3")
+        site = (f"cluster.partition={partition}", f"cluster.nodes={1 + has_ray}")
+        directory = begin(cluster, composer, f"campaign-{seed}", lr, *limits, *site)
+        campaign = Campaign(cluster, directory, random.Random(seed), partition, has_ray, hits=hits)
         said, begun = f"HYSWEEP_SEED={seed}", time.monotonic()
         goal = hits.total() + FAULTS
         while time.monotonic() - begun < 300:

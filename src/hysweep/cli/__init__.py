@@ -636,6 +636,7 @@ def cluster(verb: str, words: tuple[str, ...], run_directory: Path | None) -> No
     on nodeK CMD        run CMD on a node
     kill-node, start-node nodeK
     stop-controller, start-controller, restart-controller
+    stop-accounting, start-accounting
     help                all of it, and what the environment sets
     """
     from hysweep.cli.cluster import cluster as hand_over

@@ -34,7 +34,7 @@ _SUBMITS_WITHIN = 90.0
 _TRANSIENT = re.compile(
     r"(?i)timed out|unable to contact|connection (?:refused|reset)|temporarily un|standby|zero bytes|transport endpoint"
     r"|communication|i/o error|slurm_persist_conn|unexpected message|try again|maximum number of jobs"
-    r"|resolve_ctls_from_dns_srv|establish a configuration source"
+    r"|resolve_ctls_from_dns_srv|establish a configuration source|inactive or drain"
 )
 # One text for too many jobs, which passes, and for a job too large, which does not.
 _LIMIT = re.compile(r"(?i)submit limit|MaxSubmit|MaxJobs|QOSMax|AssocMax|AssocGrp|QOSGrp")
