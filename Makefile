@@ -78,7 +78,7 @@ next: env
 
 nightly: env next
 	cd $(ROOT) && HYSWEEP_NIGHTLY=1 $(PYTEST) -m "slow and not verl and not slurm"
-	cd $(ROOT) && HYSWEEP_NIGHTLY=1 WITH_SLURM=1 $(PYTEST) -m slurm tests/slurm -k quickstart
+	cd $(ROOT) && HYSWEEP_NIGHTLY=1 WITH_SLURM=1 $(PYTEST) -m slurm tests/slurm -k "quickstart or campaign"
 
 bench: env
 	cd $(ROOT) && $(BIN)/python benchmarks/startup.py 3

@@ -1,10 +1,12 @@
-"""The wheel and the sdist in clean environments, by every way that people install a tool: the base package, no torch.
+"""The wheel and the sdist in clean environments: the base package by every way that people install a tool, and with the
+trainer, as the README says it.
 
-Of `make nightly`: each way makes an environment and brings some forty packages.
+Of `make nightly`: each way makes an environment and brings some forty packages, with the trainer two hundred.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,7 +21,7 @@ LOCK = ROOT / "constraints.txt"
 pytestmark = [
     pytest.mark.contract,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not os.environ.get("HYSWEEP_NIGHTLY"), reason="of `make nightly`: it makes environments"),
 ]
 
@@ -55,15 +57,19 @@ def tool(name: str, place: Path) -> Path:
     return place / name / "bin" / name
 
 
+def pip_installed(env: Path, python: str, what: str | Path) -> Path:
+    """The programs of a new environment in which pip has put it, at the versions that are locked."""
+    run(python, "-m", "venv", env, cwd=env.parent)
+    run(env / "bin" / "python", "-m", "pip", "install", "-q", "--constraint", LOCK, what, cwd=env.parent)
+    return env / "bin"
+
+
 @pytest.mark.parametrize("python", pythons())
 @pytest.mark.parametrize("way", ["wheel", "sdist", "uv", "pipx"])
 def test_it_installs_and_looks_at_a_sweep(dist: Path, tmp_path: Path, way: str, python: str) -> None:
     wheel, bin = next(dist.glob("*.whl")), tmp_path / "bin"
     if way in ("wheel", "sdist"):
-        run(python, "-m", "venv", tmp_path / "env", cwd=tmp_path)
-        bin = tmp_path / "env" / "bin"
-        what = wheel if way == "wheel" else next(dist.glob("*.tar.gz"))
-        run(bin / "python", "-m", "pip", "install", "-q", "--constraint", LOCK, what, cwd=tmp_path)
+        bin = pip_installed(tmp_path / "env", python, wheel if way == "wheel" else next(dist.glob("*.tar.gz")))
         lists = run(bin / "python", "-m", "pip", "list", "--format=freeze", cwd=tmp_path)
         assert not {"torch", "ray", "verl"} & {line.partition("==")[0] for line in lists.splitlines()}
     elif way == "uv":
@@ -86,3 +92,12 @@ def test_it_installs_and_looks_at_a_sweep(dist: Path, tmp_path: Path, way: str, 
     run(hysweep, "check", "experiment=hy3_dapo_math", cwd=tmp_path)
     assert "trials/0000-" in run(hysweep, "plan", "sweep=quickstart", cwd=tmp_path)
     run(hysweep, "simulate", "sweep=quickstart", "--step-s", "20", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("what", ["*.whl", "*.tar.gz"])
+def test_it_installs_with_the_trainer_and_runs_the_quickstart(dist: Path, tmp_path: Path, what: str) -> None:
+    bin = pip_installed(tmp_path / "env", "python3.11", f"{next(dist.glob(what))}[cpu,report]")
+    said = run(bin / "hysweep", "run", "-m", "sweep=quickstart", cwd=tmp_path, HYSWEEP_CACHE_DIR=f"{tmp_path}/cache")
+    state = json.loads(run(bin / "hysweep", "status", "outputs/quickstart", "--json", cwd=tmp_path))
+    assert [t["cause"] for t in state["trials"]][:4] == ["completed"] * 4, said
+    assert (tmp_path / "outputs" / "quickstart" / "report.html").stat().st_size > 10_000
