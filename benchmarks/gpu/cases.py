@@ -267,4 +267,33 @@ GROUPS: dict[str, tuple[Case, ...]] = {
             steps=1,
         ),
     ),
+    # Two kinds of parallelism at once, on two GPUs; a checkpoint of two ranks; vLLM with CUDA graphs.
+    "mixed": (
+        Case(
+            "tensor 2, expert 2",
+            (
+                *RESIDENT,
+                "parallelism.tensor=2",
+                "parallelism.expert=2",
+                "parallelism.expert_tensor=1",
+                "rollout.tensor=2",
+            ),
+            gpus=2,
+            env=COMPOSED,
+        ),
+        Case("context 2, expert 2", (*RESIDENT, "parallelism.context=2", "parallelism.expert=2"), gpus=2, env=COMPOSED),
+        Case(
+            "killed, on two ranks",
+            (
+                *RESIDENT,
+                "parallelism.expert=2",
+                "trainer.save_every=1",
+                "trainer.checkpoints_kept=1",
+                "trainer.total_steps=4",
+            ),
+            gpus=2,
+            env={"KILL_AT_UPDATE": "3"},
+        ),
+        Case("graphs", (*RESIDENT, "rollout.enforce_eager=false"), on=1, env=COMPOSED),
+    ),
 }

@@ -80,19 +80,23 @@ class Campaign:
                 self.hits[name] += 1
                 return
 
-    def live(self) -> list[tuple[AttemptDirectory, str]]:
-        """Attempts that have begun and not ended, with their jobs."""
+    def submitted(self) -> list[tuple[AttemptDirectory, str]]:
+        """Attempts that have not ended, as far as the controller knows them, with their jobs."""
         found = []
         for trial in self.directory.trials():
             state = trial.state()
-            if state.status is Status.SUBMITTED and state.job_id:
-                attempt = trial.attempt(state.attempt)
-                found += [(attempt, state.job_id)] if attempt.claimed() and not attempt.end() else []
+            if state.status is Status.SUBMITTED and state.job_id and not trial.attempt(state.attempt).end():
+                found.append((trial.attempt(state.attempt), state.job_id))
         return found
 
+    def live(self) -> list[tuple[AttemptDirectory, str]]:
+        """Those of them that have begun."""
+        return [(attempt, job) for attempt, job in self.submitted() if attempt.claimed()]
+
     def blame(self, attempt: AttemptDirectory, *causes: Cause) -> None:
-        """It may have come to its end just before."""
-        self.blamed.setdefault((attempt.trial.number, attempt.number), {Cause.COMPLETED}).update(causes)
+        """It may have come to its end just before; then the scheduler may run the next one already."""
+        for number in (attempt.number, attempt.number + 1):
+            self.blamed.setdefault((attempt.trial.number, number), {Cause.COMPLETED, Cause.PREEMPTED}).update(causes)
 
     def struck(self, *causes: Cause) -> tuple[AttemptDirectory, str] | None:
         """One of them. Each trial is killed by hand at most once: a second time it would be given up."""
@@ -137,7 +141,7 @@ class Campaign:
     def node_down(self) -> bool:
         """One on which something runs, and at most two at once."""
         at: dict[str, list[AttemptDirectory]] = {}
-        for attempt, job in self.live():
+        for attempt, job in self.submitted():
             for node in self.cluster.nodes_of(job):
                 at.setdefault(node, []).append(attempt)
         if not at or len(self.down) == 2:
@@ -151,11 +155,8 @@ class Campaign:
 
     def preempted(self) -> bool:
         """A job of higher priority takes all nodes for a moment."""
-        found = self.live()
-        for attempt, _ in found:
-            self.blame(attempt, Cause.PREEMPTED)
         self.cluster.sbatch(f"-N{4 - len(self.down)}", "-p", "main", "--exclusive", "--wrap", "sleep 1")
-        return bool(found)
+        return bool(self.submitted())
 
     def told_to_leave(self) -> bool:
         """By the signal that comes before a time limit or a preemption."""
@@ -200,7 +201,7 @@ class Campaign:
         for trial, attempt, cause in booked:
             is_last = attempt == max(a for t, a, _ in booked if t == trial)
             assert (cause is Cause.COMPLETED) == is_last, (said, booked, "nothing runs after a result")
-            allowed = self.blamed.get((trial, attempt), {Cause.COMPLETED, Cause.PREEMPTED})
+            allowed = self.blamed.get((trial, attempt), {Cause.COMPLETED, Cause.PREEMPTED})  # by chance, or by all
             assert cause in allowed, (said, (trial, attempt, cause), allowed, log)
         mine = f"{self.directory.path}/"
         wait(lambda: not [p for p in psutil.process_iter() if _mark(p).startswith(mine)], 30)
