@@ -163,6 +163,26 @@ GROUPS: dict[str, tuple[Case, ...]] = {
             steps=12,
         ),
     ),
+    # The others that are shipped, as two sweeps; gdpo is missing, for that task's reward has no parts.
+    "tiny_others": tuple(
+        Case(name, (f"algorithm={','.join(of)}", f"study.max_parallel={len(of)}"), None, steps=3, on=on)
+        for on, (name, of) in enumerate(
+            {
+                "losses": ("clip_cov", "dapo", "dppo_kl", "dppo_tv", "dro", "geo_mean", "gpg", "kl_cov", "sapo"),
+                "advantages": (
+                    "dr_grpo",
+                    "grpo_passk",
+                    "opo",
+                    "optimal_token_baseline",
+                    "ppo",
+                    "reinforce_plus_plus",
+                    "reinforce_plus_plus_baseline",
+                    "remax",
+                    "tir_optimal_token_baseline",
+                ),
+            }.items()
+        )
+    ),
     # The experiment's own settings on one GPU; and what becomes of its attention where flash-attn is not installed.
     "experiment": (
         Case("tiny experiment", (), "tiny", on=1),
