@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from hysweep.launch import Busy, JobStatus, Refused, queue
+from hysweep.launch.sbatch import set_up
 from hysweep.launch.slurm import SlurmLauncher
 from hysweep.schema import BadInput, Cluster, Problem, Study
 from hysweep.track import StudyDirectory, read_record, write_json, write_text
@@ -68,7 +69,7 @@ def script(directory: StudyDirectory, study: Study, site: Cluster) -> str:
     }
     lines = ["#!/bin/bash", "#SBATCH --requeue"]
     lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None]
-    lines += [*(f"module load {shlex.quote(m)}" for m in site.modules), *site.setup]
+    lines += set_up(site)
     lines += [f"cd {shlex.quote(os.getcwd())}", f"exec {shlex.join([*_command(directory), '--as-job'])}"]
     return "\n".join(lines) + "\n"
 
