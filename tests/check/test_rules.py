@@ -296,6 +296,8 @@ BROKEN = [
       for python in ("conda run -n 'verl python", "$HOME/python", "true; python")),
     ((HY3,), ["cluster.container=pyxis", "cluster.image=null"], "cluster.container", "verlai/verl:vllm023.dev1"),
     ((HY3,), ["cluster.image=mine.sqsh"], "cluster.image", "cluster.container=pyxis"),
+    *(((HY3,), [f"cluster.network_interface='{text}'"], "cluster.network_interface", "as eth0")
+      for text in ("^docker0", "eth0,eth1", "=eth0", "eth*", "eth 0")),
     ((HY3,), ["cluster.gres='gpu:nvidia_h100_80gb_hbm3:4'"], "cluster.gres", "both the same"),
     ((HY3,), ["cluster.gres='tmpfs:100'"], "cluster.gres", "both the same"),
     ((HY3,), ["cluster.gres='gpu:h100:eight'"], "cluster.gres", "gpu:8"),

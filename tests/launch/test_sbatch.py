@@ -200,7 +200,9 @@ def ended(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     (tmp_path / "job.sbatch").write_text(text)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.run(["bash", tmp_path / "job.sbatch"], env=environment, text=True, check=False, timeout=60, **both)
+    return subprocess.run(
+        ["bash", tmp_path / "job.sbatch"], env=environment, text=True, check=False, timeout=60, **both
+    )
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,14 @@ def paths_mean_one_thing(t: Trial) -> Iterator[Problem]:
         yield Problem("cluster.python", c.python, why, f"{cure}, or write it in cluster.setup", Stage.START)
 
 
+def interface_is_one(t: Trial) -> Iterator[Problem]:
+    """Nodes find each other by the address at it: no list, beginning or exclusion, which NCCL's own variable may be."""
+    named = t.cluster.network_interface
+    if _on_slurm(t) and named and re.search(r"[\s,=^*/]", named) and not PLACEHOLDER.fullmatch(named):
+        cure = "give one that each node has, as eth0; NCCL alone is told more by cluster.env.NCCL_SOCKET_IFNAME"
+        yield Problem("cluster.network_interface", named, "is no name of one interface", cure, Stage.START)
+
+
 def container_has_image(t: Trial) -> Iterator[Problem]:
     c = t.cluster
     if not _on_slurm(t):
@@ -381,7 +389,8 @@ def secrets_are_not_written(t: Trial) -> Iterator[Problem]:
 
 def not_to_be_sent(t: Trial) -> list[Problem]:
     """What keeps any job from such a site, whatever it is to run."""
-    rules = (is_filled_in, paths_mean_one_thing, container_has_image, options_are_said_once, setup_is_heard)
+    rules = (is_filled_in, paths_mean_one_thing, interface_is_one, container_has_image, options_are_said_once,
+             setup_is_heard)  # fmt: skip
     return [problem for rule in rules for problem in rule(t) if problem.stage is Stage.START]
 
 
