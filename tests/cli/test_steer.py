@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from hysweep.cli import patience, steer
+from hysweep.cli import study as verbs
 from hysweep.compose import Composer
 from hysweep.study import define
 from hysweep.study.lease import StudyLock
@@ -142,6 +145,56 @@ def test_no_cluster_at_all_is_said_before_anything_is_written(tools) -> None:
     assert not Path("outputs").exists()
     found = {f["name"]: f for f in json.loads(hysweep("doctor", "--json").stdout)}
     assert not found["SLURM"]["is_good"] and "no cluster answers" in found["SLURM"]["found"]
+
+
+PENDING = "'|PENDING|(null)|N/A|N/A|N/A|Priority'"
+SILENT = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+@pytest.fixture
+def queued(composer: Composer, tools) -> StudyDirectory:
+    """One whose only job, 7, waits in a queue. Its number is as many as were submitted, and 7."""
+    tools(sbatch="echo x >> $0.s; echo $((6 + $(wc -l < $0.s)))", sinfo="true", scontrol="true", sacct="true",
+          scancel="echo $@ >> $0.s", squeue=f"echo 7{PENDING}")  # fmt: skip
+    definition = define(composer.compose(["cluster=testcluster", "cluster.nodes=1", "study.name=s"]))
+    definition.directory.create(definition.to_yaml(), composer.snapshot())
+    assert hysweep("tick", "outputs/s").stdout == "1 trials, 1 in flight, 1 submitted now\n"
+    return definition.directory
+
+
+def test_a_scheduler_that_does_not_answer_is_said_once_by_who_waits_for_it(queued: StudyDirectory, tools) -> None:
+    """And until when; what a verb prints for programs stays as it is."""
+    tools(squeue=SILENT)
+    answer = hysweep("tick", "outputs/s", "--json")
+    assert json.loads(answer.stdout)["in_flight"] == 1 and not answer.stderr, "it has waited for nothing"
+    ended = "echo '7|CANCELLED|(null)|N/A|N/A|N/A|None'"
+    tools(squeue=f"echo x >> $0.s; [ $(wc -l < $0.s) -gt 2 ] && exec {ended}; {SILENT}")
+    answer = hysweep("cancel", "outputs/s")
+    assert answer.returncode == 0 and answer.stdout.startswith("stopped 1 of 1 trials")
+    [line] = answer.stderr.splitlines()
+    assert re.fullmatch(
+        r"the scheduler does not answer \(slurm_load_jobs error: Unable to contact .*\);"
+        r" asking again until \d\d:\d\d:\d\d; Ctrl-C leaves", line
+    )  # fmt: skip
+
+
+def test_a_verb_that_waits_for_another_controller_says_so(
+    queued: StudyDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(patience, "PATIENT_S", 0.2)
+    monkeypatch.setattr(steer, "HONOURED_WITHIN_S", 1.0)
+    monkeypatch.setattr(verbs, "STOPPED_WITHIN_S", 1.0)
+    (lock := StudyLock(queued)).acquire()
+    try:
+        assert steer.pause(queued.path) == 1
+        paused = capsys.readouterr().err
+        assert verbs.cancel(queued.path, []) == 1
+        cancelled = capsys.readouterr().err
+    finally:
+        lock.release()
+    assert paused.startswith("waiting for 1 jobs to be held by who drives the study, until ")
+    assert cancelled.startswith("waiting for 1 trial to be stopped by process ")
+    assert paused.count("waiting for") == cancelled.count("waiting for") == 1
 
 
 def test_what_a_resume_changes_stays_changed(study: StudyDirectory) -> None:

@@ -216,6 +216,30 @@ def test_a_controller_that_does_not_answer_says_nothing_of_jobs(tools) -> None:
     assert slurm.states(["9"])["9"].is_over
 
 
+def test_a_command_that_takes_long_is_told_once_and_waited_for(tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "_SILENT_AFTER", 0.2)
+    told: list[tuple[str, float]] = []
+    tools(squeue="sleep 0.6; echo '9|RUNNING|n1|N/A|N/A|N/A|None'")
+    with queue.telling(lambda what, within: told.append((what, within))):
+        for _ in range(2):
+            assert queue.states(["9"])["9"].state is JobStatus.RUNNING
+    queue.states(["9"])
+    assert told == [("squeue has said nothing for 0 s", 59.8)]
+
+
+def test_a_site_that_keeps_no_records_is_no_silent_scheduler(tools) -> None:
+    tools(squeue="true", scontrol="true", sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    told: list[str] = []
+    with queue.telling(lambda what, within: told.append(what)):
+        queue.states(["9"])
+        assert not told
+        tools(squeue="echo 'Unable to contact slurm controller' >&2; exit 1")
+        for _ in range(2):
+            with pytest.raises(queue.NoAnswer):
+                queue.states(["9"])
+    assert told == ["Unable to contact slurm controller"]
+
+
 def test_looks_are_shared_until_something_may_have_changed(tools) -> None:
     tools(squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'; echo '8|RUNNING|n1|N/A|N/A|N/A|None'")
     slurm = SlurmLauncher()

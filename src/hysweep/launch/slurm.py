@@ -149,15 +149,16 @@ class SlurmLauncher:
     def send(self, file: Path) -> str:
         argv = ["sbatch", "--parsable", str(file.absolute())]
         try:
-            done = subprocess.run(
-                argv,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SUBMITS_WITHIN,
-                env={k: v for k, v in command.inherited(os.environ).items() if option_of(k) not in LAUNCHERS},
-                cwd=file.parent,
-            )
+            with queue.overheard(argv[0], _SUBMITS_WITHIN):
+                done = subprocess.run(
+                    argv,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=_SUBMITS_WITHIN,
+                    env={k: v for k, v in command.inherited(os.environ).items() if option_of(k) not in LAUNCHERS},
+                    cwd=file.parent,
+                )
         except FileNotFoundError as e:
             raise Refused("there is no sbatch here: log in to a node that can submit") from e
         except subprocess.TimeoutExpired as e:
