@@ -178,6 +178,30 @@ def test_a_scheduler_that_does_not_answer_is_said_once_by_who_waits_for_it(queue
     )  # fmt: skip
 
 
+def test_a_resume_elsewhere_takes_along_what_waits_and_says_so(queued: StudyDirectory, tools) -> None:
+    """Whoever drives the study then does it."""
+    (lock := StudyLock(queued)).acquire()
+    answer = hysweep("resume", "outputs/s", "cluster.max_submitted=5")
+    assert "trial 0" not in answer.stdout
+    answer = hysweep("resume", "outputs/s", "cluster.partition=preempt")
+    lock.release()
+    assert answer.stdout.startswith(
+        "trial 0, waiting in a queue with other settings of the cluster: taken back, and sub"
+    )
+    tools(squeue=f"[ -e ${{0%/*}}/scancel.s ] && echo 8{PENDING} || echo 7{PENDING}")
+    for _ in range(3):
+        hysweep("tick", "outputs/s")
+    [trial] = queued.trials()
+    assert trial.state().job_id == "8"
+    assert "--partition=preempt" in (trial.attempt(2).path / "job.sbatch").read_text()
+    tools(squeue="echo '8|RUNNING|n1|2026-01-01T00:00:00|N/A|N/A|None'")
+    hysweep("tick", "outputs/s")
+    (lock := StudyLock(queued)).acquire()
+    answer = hysweep("resume", "outputs/s", "cluster.partition=main")
+    lock.release()
+    assert answer.stdout.startswith("trial 0, running with other settings of the cluster: goes on as it is\n")
+
+
 def test_a_verb_that_waits_for_another_controller_says_so(
     queued: StudyDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -199,6 +199,8 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
     changes = _changes(directory, overrides)
     settle_home(directory)
     there = holder(directory)
+    if CLUSTER in changes:
+        _tell_elsewhere(*Controller(directory, changes).elsewhere())
     if as_job or there is None or there.is_over:
         return drive(directory, changes, detach, as_job)
     was_paused = _end_pause(directory)
@@ -208,6 +210,16 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
     done = [*(["no longer paused"] if was_paused else []), *(["changed"] if changes else [])]
     click.echo(f"{'; '.join([*done, 'driven by'])} {_named(directory, there)}. Look: hysweep status {shown(path)}")
     return 0
+
+
+def _tell_elsewhere(waiting: list[int], running: list[int]) -> None:
+    """What becomes of jobs that were submitted before the cluster's settings changed."""
+    for numbers, what in (
+        (waiting, "waiting in a queue with other settings of the cluster: taken back, and submitted anew"),
+        (running, "running with other settings of the cluster: goes on as it is"),
+    ):
+        if numbers:
+            click.echo(f"trial{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}, {what}")
 
 
 def _end_pause(directory: StudyDirectory) -> bool:

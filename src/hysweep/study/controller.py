@@ -33,7 +33,7 @@ from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launche
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, hour_unit, nearest, trial_id
-from hysweep.study.changes import CLUSTER, as_plain, changed, is_of_cluster, later, moved
+from hysweep.study.changes import CLUSTER, as_plain, changed, is_elsewhere, is_of_cluster, later, moved
 from hysweep.study.definition import load_definition
 from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
@@ -77,6 +77,7 @@ MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filt
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
 FORECAST_S = 60.0  # by less a forecast has not changed
 WITHDRAWN = "taken back from the queue: the study is paused"
+MOVED = "taken back from the queue: cluster.* of the study has changed"
 
 
 class Controller:
@@ -314,6 +315,31 @@ class Controller:
                 for trial, state in held:
                     self._trials.save(trial, state.but(is_held=False))
 
+    def _take_back(self, looks: dict[str, JobState]) -> None:
+        """What waits in a queue with settings of the cluster that have changed since is submitted anew with theirs;
+        where the budget has no room for that it waits on as it is."""
+        if self._is_paused or CLUSTER not in self._changes:
+            return
+        for trial, state in itertools.chain.from_iterable(self._by_launcher().values()):
+            job = looks.get(state.job_id or "")
+            if job is None or job.state is not JobStatus.PENDING or state.ending is not None:
+                continue
+            has_room = not self._is_beyond(self._ledger.spent + self._next_hours(trial))
+            if has_room and is_elsewhere(self._config(trial, state.attempt), self._changes):
+                self._stop(trial, state, Cause.PREEMPTED, MOVED)
+
+    def elsewhere(self) -> tuple[list[int], list[int]]:
+        """The trials whose jobs have other settings of the cluster than the study by now: those that wait in a queue,
+        and those that run. By what is on disk, also before the study is entered."""
+        waiting: list[int] = []
+        running: list[int] = []
+        for trial in self.directory.trials() if CLUSTER in self._changes else ():
+            state = trial.state()
+            if state.status is Status.SUBMITTED and is_elsewhere(self._config(trial, state.attempt), self._changes):
+                has_begun = state.began is not None or trial.attempt(state.attempt).claimed() is not None
+                (running if has_begun else waiting).append(trial.number)
+        return waiting, running
+
     def _stop(self, trial: TrialDirectory, state: State, why: Cause, reason: str) -> None:
         """Ask a trial's job to stop; its cause will be `why`."""
         self.directory.log("stop", trial=trial.number, cause=why, reason=reason)
@@ -333,6 +359,7 @@ class Controller:
             else:
                 self._follow_reruns(trial, state)
         looks = self._look()
+        self._take_back(looks)
         self._honour_pause(looks)
         for trial in self._trials.live:
             state = self._trials.state(trial)
