@@ -114,6 +114,18 @@ def test_what_waits_stays_where_the_budget_has_no_room_for_it_elsewhere(composer
     assert causes(directory) == [Cause.COMPLETED] and len(directory.trials()[0].attempts()) == 1
 
 
+def test_a_change_that_the_scheduler_refuses_costs_one_job_its_place(composer: Composer) -> None:
+    directory = begin(composer, "cluster.launcher=slurm", "rollout.n=2,4,8", "study.max_parallel=3")
+    fake = FakeLauncher(rising, queued_for=9, refuses_job=lambda job: job["timeout_min"] == 7 and "invalid partition")
+    ticks(directory, fake, 1)
+    directory.save_changes({"cluster": {"timeout_min": 7}})
+    ticks(directory, fake, 20)
+    assert len(fake.cancelled) == 1 and causes(directory) == [None, Cause.COMPLETED, Cause.COMPLETED]
+    directory.save_changes({"cluster": {"timeout_min": 8}})
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3
+
+
 def test_a_change_that_no_job_shows_leaves_the_queue_alone(composer: Composer) -> None:
     directory = begin(composer)
     fake = FakeLauncher(rising, queued_for=3)

@@ -317,16 +317,22 @@ class Controller:
 
     def _take_back(self, looks: dict[str, JobState]) -> None:
         """What waits in a queue with settings of the cluster that have changed since is submitted anew with theirs;
-        where the budget has no room for that it waits on as it is."""
-        if self._is_paused or CLUSTER not in self._changes:
+        where the budget has no room for that it waits on as it is. One goes first: its place in the queue is lost, and
+        the scheduler may refuse the new settings."""
+        if self._is_paused or self._is_busy or self._refusal or CLUSTER not in self._changes:
             return
-        for trial, state in itertools.chain.from_iterable(self._by_launcher().values()):
+        jobs = [(t, s) for t, s in itertools.chain.from_iterable(self._by_launcher().values()) if s.ending is None]
+        older = [(t, s) for t, s in jobs if is_elsewhere(self._config(t, s.attempt), self._changes)]
+        is_on_its_way = any(MOVED in self._trials.state(t).reason for t in self._trials.live)
+        for trial, state in older:
             job = looks.get(state.job_id or "")
-            if job is None or job.state is not JobStatus.PENDING or state.ending is not None:
-                continue
             has_room = not self._is_beyond(self._ledger.spent + self._next_hours(trial))
-            if has_room and is_elsewhere(self._config(trial, state.attempt), self._changes):
-                self._stop(trial, state, Cause.PREEMPTED, MOVED)
+            if job is None or job.state is not JobStatus.PENDING or not has_room:
+                continue
+            if len(older) == len(jobs) and is_on_its_way:
+                return
+            is_on_its_way = True
+            self._stop(trial, state, Cause.PREEMPTED, MOVED)
 
     def elsewhere(self) -> tuple[list[int], list[int]]:
         """The trials whose jobs have other settings of the cluster than the study by now: those that wait in a queue,
