@@ -26,6 +26,28 @@ def study(composer: Composer) -> StudyDirectory:
     return definition.directory
 
 
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        *((words, "DIR") for words in (["status", ""], ["cancel", " "], ["report", ""], ["watch", ""])),
+        *((["logs", "outputs/s", ""], "TRIAL"), (["cancel", "outputs/s", ""], "TRIAL")),
+        *(
+            (["resume", "outputs/s", ""], "OVERRIDES"),
+            (["run", ""], "OVERRIDES"),
+            (["check", "seed=1", ""], "OVERRIDES"),
+        ),
+        *((["export", "outputs/s", "-o", ""], "--output"), (["run", "--config-dir", ""], "--config-dir")),
+    ],
+)
+def test_an_empty_word_stands_for_nothing(study: StudyDirectory, words: list[str], key: str) -> None:
+    """As of a variable that is not set: neither for the current directory, nor for the only trial."""
+    study.add_trial(0, "abc123abc123", "", {})
+    answer = hysweep(*words)
+    assert answer.returncode == 2 and not answer.stdout
+    assert re.fullmatch(rf"hysweep: {key} = '\s*': [^\n]*; [^\n]*\n", answer.stderr)
+    assert not study.trials()[0].is_cancel_requested and not study.is_cancel_requested
+
+
 def test_a_tick_does_one_step_and_says_how_it_stands(study: StudyDirectory) -> None:
     answer = hysweep("tick", "outputs/s")
     assert answer.returncode == 1, "it is over, and nothing completed"
