@@ -337,9 +337,10 @@ BROKEN = [
     ((HY3,), ["cluster.modules=[cuda]", "cluster.setup=['true; module --force purge']"], "cluster.setup.0", "after it"),
     ((HY3,), ["cluster.setup=['export RAY_ADDRESS=auto']"], "cluster.setup.0", "leave it out"),
     ((HY3,), ["cluster.setup=['true; export NCCL_DEBUG=WARN']", "debug=nccl"], "cluster.setup.0", "one of them"),
-    ((HY3,), ["cluster.timeout_min=2"], "cluster.signal_delay_s", "12"),  # case 26
+    ((HY3,), ["cluster.timeout_min=2"], "cluster.timeout_min", "give at least 3"),  # case 26
+    ((HY3,), ["cluster.timeout_min=2", "cluster.signal_delay_s=130"], "cluster.signal_delay_s", "12"),
     ((HY3,), ["cluster.timeout_min=2000", "cluster.signal_delay_s=70000"], "cluster.signal_delay_s", "65535"),
-    ((HY3,), ["cluster.code=[/no/such/code]"], "cluster.code", "as it lies here"),
+    ((HY3,), ["cluster.code=[/no/such/code]"], "cluster.code.0", "as it lies here"),
     ((), ["trainer.use_dynamic_batch=false", "trainer.micro_batch_size_per_gpu=7",
           "trainer.max_token_len_per_gpu=16384", "trainer.log_prob_max_token_len_per_gpu=16384"],
      "trainer.micro_batch_size_per_gpu", "8"),

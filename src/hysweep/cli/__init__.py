@@ -10,11 +10,14 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hysweep import __version__
+
+if TYPE_CHECKING:
+    from hysweep.schema import Problem
 
 
 def _refuse_blank(value: Any, param: click.Parameter | None, ctx: click.Context | None, cure: str) -> None:
@@ -687,7 +690,7 @@ def main() -> None:
         hysweep(prog_name="hysweep", standalone_mode=False)
     except BadInput as e:
         for problem in e.problems:
-            click.echo(f"hysweep: {problem}", err=True)
+            click.echo(f"hysweep: {_as_typed(problem)}", err=True)
         sys.exit(2)
     except click.UsageError as e:
         e.show()
@@ -706,6 +709,15 @@ def main() -> None:
         where = f"{e.filename2 or e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
         click.echo(f"hysweep: {where}; mend it and say it again", err=True)
         sys.exit(2)
+
+
+def _as_typed(problem: Problem) -> Problem:
+    """With the key that is on the command line."""
+    if not any("hydra.launcher." in word for word in sys.argv):
+        return problem
+    from hysweep.compose.launcher_settings import as_typed
+
+    return as_typed(problem, sys.argv)
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -857,10 +857,12 @@ class Controller:
         if searches and any(self._trials.state(t).job_id for t in self._trials):
             self._end(trial, state, Cause.CONFIG_ERROR, reason)
             return
-        key = refused.setting or "cluster.*"
-        field = key.removeprefix(f"{CLUSTER}.")
-        value = getattr(self._config(trial, state.attempt).cluster, field, "...")
-        cure = f"nothing was lost; go on elsewhere: hysweep resume {self.directory.path} {_example(key)}"
+        key = refused.setting or f"{CLUSTER}.*"
+        value = refused.value if refused.setting else "..."
+        how = f"go on elsewhere: hysweep resume {self.directory.path} {_example(key)}"
+        if not is_of_cluster(key):
+            how = f"mend {key}, then hysweep resume {self.directory.path}"
+        cure = f"nothing was lost; {how}"
         self._refusal = Problem(key, value, f"the scheduler refused trial {trial.number}: {refused}", cure)
         if state.reason != reason:
             self.directory.log("refused", trial=trial.number, reason=str(refused), setting=refused.setting)
