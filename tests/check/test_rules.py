@@ -296,6 +296,8 @@ BROKEN = [
       for python in ("conda run -n 'verl python", "$HOME/python", "true; python")),
     ((HY3,), ["cluster.container=pyxis", "cluster.image=null"], "cluster.container", "verlai/verl:vllm023.dev1"),
     ((HY3,), ["cluster.image=mine.sqsh"], "cluster.image", "cluster.container=pyxis"),
+    *(((HY3,), [f"cluster.network_interface='{text}'"], "cluster.network_interface", "as eth0")
+      for text in ("^docker0", "eth0,eth1", "=eth0", "eth*", "eth 0")),
     ((HY3,), ["cluster.gres='gpu:nvidia_h100_80gb_hbm3:4'"], "cluster.gres", "both the same"),
     ((HY3,), ["cluster.gres='tmpfs:100'"], "cluster.gres", "both the same"),
     ((HY3,), ["cluster.gres='gpu:h100:eight'"], "cluster.gres", "gpu:8"),
@@ -335,9 +337,10 @@ BROKEN = [
     ((HY3,), ["cluster.modules=[cuda]", "cluster.setup=['true; module --force purge']"], "cluster.setup.0", "after it"),
     ((HY3,), ["cluster.setup=['export RAY_ADDRESS=auto']"], "cluster.setup.0", "leave it out"),
     ((HY3,), ["cluster.setup=['true; export NCCL_DEBUG=WARN']", "debug=nccl"], "cluster.setup.0", "one of them"),
-    ((HY3,), ["cluster.timeout_min=2"], "cluster.signal_delay_s", "12"),  # case 26
+    ((HY3,), ["cluster.timeout_min=2"], "cluster.timeout_min", "give at least 3"),  # case 26
+    ((HY3,), ["cluster.timeout_min=2", "cluster.signal_delay_s=130"], "cluster.signal_delay_s", "12"),
     ((HY3,), ["cluster.timeout_min=2000", "cluster.signal_delay_s=70000"], "cluster.signal_delay_s", "65535"),
-    ((HY3,), ["cluster.code=[/no/such/code]"], "cluster.code", "as it lies here"),
+    ((HY3,), ["cluster.code=[/no/such/code]"], "cluster.code.0", "as it lies here"),
     ((), ["trainer.use_dynamic_batch=false", "trainer.micro_batch_size_per_gpu=7",
           "trainer.max_token_len_per_gpu=16384", "trainer.log_prob_max_token_len_per_gpu=16384"],
      "trainer.micro_batch_size_per_gpu", "8"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from hysweep.cli import patience, steer
+from hysweep.cli import study as verbs
 from hysweep.compose import Composer
 from hysweep.study import define
 from hysweep.study.lease import StudyLock
@@ -21,6 +24,28 @@ def study(composer: Composer) -> StudyDirectory:
     definition = define(composer.compose(["rollout.n=2,4", "study.max_hours=0", "study.name=s"]))
     definition.directory.create(definition.to_yaml(), composer.snapshot())
     return definition.directory
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        *((words, "DIR") for words in (["status", ""], ["cancel", " "], ["report", ""], ["watch", ""])),
+        *((["logs", "outputs/s", ""], "TRIAL"), (["cancel", "outputs/s", ""], "TRIAL")),
+        *(
+            (["resume", "outputs/s", ""], "OVERRIDES"),
+            (["run", ""], "OVERRIDES"),
+            (["check", "seed=1", ""], "OVERRIDES"),
+        ),
+        *((["export", "outputs/s", "-o", ""], "--output"), (["run", "--config-dir", ""], "--config-dir")),
+    ],
+)
+def test_an_empty_word_stands_for_nothing(study: StudyDirectory, words: list[str], key: str) -> None:
+    """As of a variable that is not set: neither for the current directory, nor for the only trial."""
+    study.add_trial(0, "abc123abc123", "", {})
+    answer = hysweep(*words)
+    assert answer.returncode == 2 and not answer.stdout
+    assert re.fullmatch(rf"hysweep: {key} = '\s*': [^\n]*; [^\n]*\n", answer.stderr)
+    assert not study.trials()[0].is_cancel_requested and not study.is_cancel_requested
 
 
 def test_a_tick_does_one_step_and_says_how_it_stands(study: StudyDirectory) -> None:
@@ -142,6 +167,80 @@ def test_no_cluster_at_all_is_said_before_anything_is_written(tools) -> None:
     assert not Path("outputs").exists()
     found = {f["name"]: f for f in json.loads(hysweep("doctor", "--json").stdout)}
     assert not found["SLURM"]["is_good"] and "no cluster answers" in found["SLURM"]["found"]
+
+
+PENDING = "'|PENDING|(null)|N/A|N/A|N/A|Priority'"
+SILENT = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+@pytest.fixture
+def queued(composer: Composer, tools) -> StudyDirectory:
+    """One whose only job, 7, waits in a queue. Its number is as many as were submitted, and 7."""
+    tools(sbatch="echo x >> $0.s; echo $((6 + $(wc -l < $0.s)))", sinfo="true", scontrol="true", sacct="true",
+          scancel="echo $@ >> $0.s", squeue=f"echo 7{PENDING}")  # fmt: skip
+    definition = define(composer.compose(["cluster=testcluster", "cluster.nodes=1", "study.name=s"]))
+    definition.directory.create(definition.to_yaml(), composer.snapshot())
+    assert hysweep("tick", "outputs/s").stdout == "1 trials, 1 in flight, 1 submitted now\n"
+    return definition.directory
+
+
+def test_a_scheduler_that_does_not_answer_is_said_once_by_who_waits_for_it(queued: StudyDirectory, tools) -> None:
+    """And until when; what a verb prints for programs stays as it is."""
+    tools(squeue=SILENT)
+    answer = hysweep("tick", "outputs/s", "--json")
+    assert json.loads(answer.stdout)["in_flight"] == 1 and not answer.stderr, "it has waited for nothing"
+    ended = "echo '7|CANCELLED|(null)|N/A|N/A|N/A|None'"
+    tools(squeue=f"echo x >> $0.s; [ $(wc -l < $0.s) -gt 2 ] && exec {ended}; {SILENT}")
+    answer = hysweep("cancel", "outputs/s")
+    assert answer.returncode == 0 and answer.stdout.startswith("stopped 1 of 1 trials")
+    [line] = answer.stderr.splitlines()
+    assert re.fullmatch(
+        r"the scheduler does not answer \(slurm_load_jobs error: Unable to contact .*\);"
+        r" asking again until \d\d:\d\d:\d\d; Ctrl-C leaves", line
+    )  # fmt: skip
+
+
+def test_a_resume_elsewhere_takes_along_what_waits_and_says_so(queued: StudyDirectory, tools) -> None:
+    """Whoever drives the study then does it."""
+    (lock := StudyLock(queued)).acquire()
+    answer = hysweep("resume", "outputs/s", "cluster.max_submitted=5")
+    assert "trial 0" not in answer.stdout
+    answer = hysweep("resume", "outputs/s", "cluster.partition=preempt")
+    lock.release()
+    assert answer.stdout.startswith(
+        "trial 0, waiting in a queue with other settings of the cluster: taken back, and sub"
+    )
+    tools(squeue=f"[ -e ${{0%/*}}/scancel.s ] && echo 8{PENDING} || echo 7{PENDING}")
+    for _ in range(3):
+        hysweep("tick", "outputs/s")
+    [trial] = queued.trials()
+    assert trial.state().job_id == "8"
+    assert "--partition=preempt" in (trial.attempt(2).path / "job.sbatch").read_text()
+    tools(squeue="echo '8|RUNNING|n1|2026-01-01T00:00:00|N/A|N/A|None'")
+    hysweep("tick", "outputs/s")
+    (lock := StudyLock(queued)).acquire()
+    answer = hysweep("resume", "outputs/s", "cluster.partition=main")
+    lock.release()
+    assert answer.stdout.startswith("trial 0, running with other settings of the cluster: goes on as it is\n")
+
+
+def test_a_verb_that_waits_for_another_controller_says_so(
+    queued: StudyDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(patience, "PATIENT_S", 0.2)
+    monkeypatch.setattr(steer, "HONOURED_WITHIN_S", 1.0)
+    monkeypatch.setattr(verbs, "STOPPED_WITHIN_S", 1.0)
+    (lock := StudyLock(queued)).acquire()
+    try:
+        assert steer.pause(queued.path) == 1
+        paused = capsys.readouterr().err
+        assert verbs.cancel(queued.path, []) == 1
+        cancelled = capsys.readouterr().err
+    finally:
+        lock.release()
+    assert paused.startswith("waiting for 1 jobs to be held by who drives the study, until ")
+    assert cancelled.startswith("waiting for 1 trial to be stopped by process ")
+    assert paused.count("waiting for") == cancelled.count("waiting for") == 1
 
 
 def test_what_a_resume_changes_stays_changed(study: StudyDirectory) -> None:

@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 from hysweep.compose import Composer
-from hysweep.compose.launcher_settings import EXTRA, FIXED, SAME, as_overrides, translated
-from hysweep.schema import BadInput
+from hysweep.compose.launcher_settings import EXTRA, FIXED, SAME, as_overrides, as_typed, translated
+from hysweep.schema import BadInput, Problem
 
 OURS = "hydra/launcher=hysweep_slurm"
 
@@ -79,3 +79,30 @@ def test_what_cannot_mean_the_same_is_refused(composer: Composer, setting: str, 
 
 def test_what_is_unset_says_nothing() -> None:
     assert as_overrides({"partition": None, "mem_per_cpu": None, "max_num_timeout": 0}) == ["cluster.launcher=slurm"]
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "typed"),
+    [
+        (["hydra.launcher.partition=x"], "cluster.partition", "hydra.launcher.partition"),
+        (["+hydra.launcher.mem_gb=x"], "cluster.memory_gib", "hydra.launcher.mem_gb"),
+        (["hydra.launcher.setup=[x]"], "cluster.setup.0", "hydra.launcher.setup.0"),
+        (["hydra.launcher.array_parallelism=0"], "study.max_parallel", "hydra.launcher.array_parallelism"),
+        (["hydra.launcher.mem_per_gpu=3G"], "cluster.additional_parameters.mem-per-gpu", "hydra.launcher.mem_per_gpu"),
+        (
+            ["+hydra.launcher.additional_parameters.mail-user=x"],
+            "cluster.mail_user",
+            "hydra.launcher.additional_parameters.mail-user",
+        ),
+        (
+            ["+hydra.launcher.additional_parameters.array=3"],
+            "cluster.additional_parameters.array",
+            "hydra.launcher.additional_parameters.array",
+        ),
+        (["hydra.launcher.nodes=2"], "cluster.nodelist", "cluster.nodelist"),
+        (["hydra.launcher.partition=x", "cluster.partition=y"], "cluster.partition", "cluster.partition"),
+        (["hydra.launcher.frob=x", "hydra/launcher=hysweep_slurm"], "cluster.partition", "cluster.partition"),
+    ],
+)
+def test_a_problem_names_the_word_that_was_typed(words: list[str], key: str, typed: str) -> None:
+    assert as_typed(Problem(key, "x", "is wrong", "mend it"), words).key == typed

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from hysweep.launch import JobStatus, ending, queue
 from hysweep.launch.allocation import Allocation
-from hysweep.launch.slurm import setting_of
-from hysweep.schema import BadInput
+from hysweep.launch.protocol import Refused
+from hysweep.launch.slurm import blamed
+from hysweep.schema import BadInput, Cluster
 from hysweep.schema.hostlist import hosts
 from hysweep.track import AttemptDirectory, curve_of
 from tests.fuzzing import damaged, examples, texts_of
@@ -77,7 +78,8 @@ def test_whatever_the_scheduler_says_is_a_state_or_nothing(text: str) -> None:
 @examples(200)
 @given(st.text(max_size=200) | texts_of("sbatch: error: ", "invalid ", "account", "partition", "\n", "QOSMax"))
 def test_any_refusal_has_a_setting_or_none(text: str) -> None:
-    assert setting_of(text) is None or str(setting_of(text)).startswith("cluster.")
+    setting = blamed(Refused(text), Cluster(name="x")).setting
+    assert setting is None or setting.startswith("cluster.")
 
 
 LINE = json.dumps({"step": 3, "data": {"critic/score/mean": 0.5, "timing_s/step": 1.25}})

@@ -17,7 +17,7 @@ import pytest
 from hysweep.launch import JobStatus, launcher, processes
 from hysweep.launch.local import LocalLauncher
 from hysweep.launch.node import STOP
-from hysweep.schema import BadInput
+from hysweep.schema import BadInput, Cluster
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, Phase
 from tests.launch.attempts import BARE, end_of, everything, over, runs, wait_for
@@ -112,6 +112,22 @@ def test_a_version_that_cannot_work_is_said_before_anything_starts(local: LocalL
     end = end_of(attempt)
     assert (end.cause, end.phase) == (Cause.CONFIG_ERROR, Phase.START)
     assert end.reason.startswith("filelock = ") and "pip install 'filelock<1'" in end.reason
+    assert runs(attempt) == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "env", "key"),
+    [("eth99", {}, "cluster.network_interface = eth99: "),
+     (None, {"GLOO_SOCKET_IFNAME": "lo,eth99"}, "cluster.env.GLOO_SOCKET_IFNAME = lo,eth99: ")],
+)  # fmt: skip
+def test_an_interface_that_is_not_there_is_said_before_anything_starts(
+    local: LocalLauncher, new_attempt: New, named: str | None, env: dict[str, str], key: str
+) -> None:
+    attempt = new_attempt(env=env, site=Cluster(name="x", network_interface=named))
+    over(local, local.submit(attempt))
+    end = end_of(attempt)
+    assert (end.cause, end.phase) == (Cause.CONFIG_ERROR, Phase.START)
+    assert end.reason.startswith(key) and "eth99" in end.reason and ", lo" in end.reason
     assert runs(attempt) == 0
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hysweep.launch import Busy, JobStatus, Refused, command, queue
 from hysweep.launch.allocation import Allocation, hosts
-from hysweep.launch.slurm import SlurmLauncher, setting_of
-from hysweep.schema import BadInput, Cluster, Study
+from hysweep.launch.slurm import SlurmLauncher, blamed
+from hysweep.schema import BadInput, Cluster, ControllerJob, Study
 from hysweep.study.detach import detach_to_slurm
 from hysweep.track import AttemptDirectory, Cause, Claim, StudyDirectory, settle
 
@@ -216,6 +216,30 @@ def test_a_controller_that_does_not_answer_says_nothing_of_jobs(tools) -> None:
     assert slurm.states(["9"])["9"].is_over
 
 
+def test_a_command_that_takes_long_is_told_once_and_waited_for(tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "_SILENT_AFTER", 0.2)
+    told: list[tuple[str, float]] = []
+    tools(squeue="sleep 0.6; echo '9|RUNNING|n1|N/A|N/A|N/A|None'")
+    with queue.telling(lambda what, within: told.append((what, within))):
+        for _ in range(2):
+            assert queue.states(["9"])["9"].state is JobStatus.RUNNING
+    queue.states(["9"])
+    assert told == [("squeue has said nothing for 0 s", 59.8)]
+
+
+def test_a_site_that_keeps_no_records_is_no_silent_scheduler(tools) -> None:
+    tools(squeue="true", scontrol="true", sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    told: list[str] = []
+    with queue.telling(lambda what, within: told.append(what)):
+        queue.states(["9"])
+        assert not told
+        tools(squeue="echo 'Unable to contact slurm controller' >&2; exit 1")
+        for _ in range(2):
+            with pytest.raises(queue.NoAnswer):
+                queue.states(["9"])
+    assert told == ["Unable to contact slurm controller"]
+
+
 def test_looks_are_shared_until_something_may_have_changed(tools) -> None:
     tools(squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'; echo '8|RUNNING|n1|N/A|N/A|N/A|None'")
     slurm = SlurmLauncher()
@@ -266,7 +290,7 @@ def test_refusals_that_pass_and_that_do_not(tools, new_attempt, said: str, fault
         ("Job violates accounting/QOS policy (job submit limit)", "cluster.qos"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "cluster.timeout_min"),
         ("Invalid feature specification", "cluster.constraint"),
-        ("Invalid generic resource (gres) specification", "cluster.gres"),
+        ("Invalid generic resource (gres) specification", "cluster.gpus_per_node"),
         ("Memory specification can not be satisfied", "cluster.memory_gib"),
         ("Requested node configuration is not available", "cluster.nodes"),
         ("Node count specification invalid", "cluster.nodes"),
@@ -281,7 +305,52 @@ def test_refusals_that_pass_and_that_do_not(tools, new_attempt, said: str, fault
     ],
 )
 def test_a_refusal_names_the_setting_that_it_is_about(said: str, setting: str | None) -> None:
-    assert setting_of(said) == setting
+    assert blamed(Refused(said), Cluster(name="x")).setting == setting
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "env", "setting", "value"),
+    [
+        ("Invalid generic resource (gres) specification", {"gpus_per_node": 64}, {}, "cluster.gpus_per_node", 64),
+        ("Invalid generic resource (gres) specification", {"gres": "gpu:x:1"}, {}, "cluster.gres", "gpu:x:1"),
+        ("More processors requested than permitted", {"cpus_per_node": 999}, {}, "cluster.cpus_per_node", 999),
+        ("Requested node configuration is not available", {"constraint": "h9"}, {}, "cluster.constraint", "h9"),
+        ("Invalid license specification", {"additional_parameters": {"tmp": 1, "licenses": "a:1"}}, {},
+         "cluster.additional_parameters.licenses", "a:1"),
+        ("Memory specification can not be satisfied", {"additional_parameters": {"mem-per-cpu": "9T"}}, {},
+         "cluster.additional_parameters.mem-per-cpu", "9T"),
+        ("invalid partition specified: mian", {"partition": "main"}, {"SBATCH_PARTITION": "mian"}, "SBATCH_PARTITION",
+         "mian"),
+        ("invalid partition specified: mian", {"partition": "mian"}, {"SBATCH_ACCOUNT": "a"}, "cluster.partition",
+         "mian"),
+        ("Requested time limit is invalid", {"timeout_min": 9}, {"SBATCH_TIMELIMIT": "9-0"}, "SBATCH_TIMELIMIT", "9-0"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_what_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    given: dict[str, object],
+    env: dict[str, str],
+    setting: str,
+    value: object,
+) -> None:
+    for name, text in env.items():
+        monkeypatch.setenv(name, text)
+    found = blamed(Refused(said), Cluster(name="x", **given))
+    assert (found.setting, found.value, str(found)) == (setting, value, said)
+
+
+def test_a_controller_s_job_that_is_refused_names_its_own_setting(
+    tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools(sbatch="echo 'sbatch: error: invalid partition specified: mian' >&2; exit 1", squeue="true")
+    directory = StudyDirectory(tmp_path / "s")
+    directory.path.mkdir()
+    site = Cluster(name="x", launcher="slurm", partition="mian")
+    with pytest.raises(BadInput, match=r"^cluster.partition = mian: the scheduler refused the controller's job"):
+        detach_to_slurm(directory, Study(name="s"), site)
+    with pytest.raises(BadInput, match=r"study.controller.partition = main: the scheduler refused"):
+        detach_to_slurm(directory, Study(name="s", controller=ControllerJob(partition="main")), site)
 
 
 def test_too_many_jobs_is_a_matter_of_time_only_for_who_has_some(tools, new_attempt) -> None:
@@ -337,5 +406,5 @@ def test_the_job_of_a_controller_is_sent_as_those_of_trials_are(
     assert "SBATCH_ARRAY_INX" not in (tmp_path / "seen").read_text()
     (tmp_path / "controller.json").unlink()
     tools(sbatch="echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
-    with pytest.raises(BadInput, match=r"invalid partition specified: x; set study\.controller\.partition"):
+    with pytest.raises(BadInput, match=r"invalid partition specified: x; give study\.controller\.partition"):
         detach_to_slurm(StudyDirectory(tmp_path), study, site)

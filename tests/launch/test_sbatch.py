@@ -22,10 +22,11 @@ import yaml
 from hysweep.compile import Job
 from hysweep.compose import SHIPPED
 from hysweep.launch.sbatch import script
+from hysweep.launch.unsaid import read_unsaid
 from hysweep.schema import Trial
 from hysweep.schema.groups import Cluster
 from hysweep.scripts.header import words_of
-from hysweep.track import AttemptDirectory
+from hysweep.track import AttemptDirectory, Cause
 
 GOLDEN = Path(__file__).parent / "golden"
 ATTEMPT = "/shared/outputs/study/trials/0003-0123456789ab/attempts/1"
@@ -185,6 +186,51 @@ def test_the_set_up_runs_after_the_modules_and_in_its_order(text_of) -> None:
     lines = ["module purge", "module use /apps", "module load cuda", "conda activate verl"]
     text = text_of("cluster=slurm_h100", "cluster.modules=[first]", f"cluster.setup={lines}")
     assert "\n".join(["module load first", *lines]) in text
+
+
+def quoted(lines: list[str]) -> str:
+    """A list of texts in Hydra's grammar."""
+    return "[" + ",".join("'" + line.replace("'", "\\'") + "'" for line in lines) + "]"
+
+
+def ended(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """A script as it ends where every trial fails with 7."""
+    (tmp_path / "srun").write_text("#!/bin/sh\nexit 7\n")
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "job.sbatch").write_text(text)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.run(
+        ["bash", tmp_path / "job.sbatch"], env=environment, text=True, check=False, timeout=60, **both
+    )
+
+
+@pytest.mark.parametrize(
+    ("setup", "code", "last"),
+    [
+        (["echo hello", "set -e", "false"], 1, ": hello"),
+        (["source /dev/null; true && { echo no licence >&2; exit 3; }"], 3, ": no licence"),
+        (["set -u", "echo $NOT_THERE_AT_ALL"], 1, "NOT_THERE_AT_ALL: unbound variable"),
+        (["if true; then exit 0; fi"], 0, ""),
+    ],
+)
+def test_set_up_lines_that_end_the_script_say_so(
+    text_of, tmp_path: Path, setup: list[str], code: int, last: str
+) -> None:
+    done = ended(text_of("cluster=slurm_h100", f"cluster.setup={quoted(setup)}"), tmp_path)
+    assert done.returncode == code
+    end = read_unsaid(done.stdout.splitlines(), 4)
+    assert end and (end.cause, end.exit_code) == (Cause.CONFIG_ERROR, code)
+    assert f"ended the script before the trial began, with exit code {code}{last and ': '}" in end.reason
+    assert last in end.reason and "cluster.setup" in end.reason
+
+
+@pytest.mark.parametrize("setup", [["true"], ["set -e"], ["trap 'echo mine' EXIT"]])
+def test_set_up_lines_that_go_through_say_nothing(text_of, tmp_path: Path, setup: list[str]) -> None:
+    """Also where the trial fails, and a trap of theirs stays."""
+    done = ended(text_of("cluster=slurm_h100", f"cluster.setup={quoted(setup)}"), tmp_path)
+    assert done.returncode == 7 and "set-up" not in done.stdout
+    assert ("mine" in done.stdout) == ("mine" in setup[0])
 
 
 # --- stand-ins for programs that are not here

@@ -345,6 +345,24 @@ def test_a_node_that_does_not_join_is_named(cluster: Cluster, submit: Submit) ->
         assert cluster.wait_state(trial.job, "FAILED", "COMPLETED") == "FAILED"
 
 
+def test_what_a_site_is_told_wrongly_is_said_before_anything_starts(cluster: Cluster, submit: Submit) -> None:
+    """Set-up lines that end the script; an interface that the nodes do not have."""
+    rows: list[tuple[dict[str, Any], str]] = [
+        ({"setup": ["echo no licence", "set -e", "false"]}, "before the trial began, with exit code 1: no licence"),
+        (
+            {"network_interface": "eth9"},
+            "cluster.network_interface = eth9: node1 has no such interface; it has eth0, lo",
+        ),
+    ]
+    trials = [submit("ready", site={"nodelist": "node[1-2]"} | site) for site, _ in rows]
+    for trial, (_, said) in zip(trials, rows, strict=True):
+        assert cluster.wait_state(trial.job, "FAILED", "COMPLETED") == "FAILED"
+        end = trial.attempt.end() or unsaid(trial.attempt)
+        assert end and end.cause is Cause.CONFIG_ERROR and said in end.reason, (end, trial.said())
+        assert not (trial.attempt.path / "ready").exists()
+        trial.check_nothing_left()
+
+
 def test_a_cable_is_cut_and_the_node_powered_off(cluster: Cluster, submit: Submit) -> None:
     """Nobody hangs up: our own watch ends the attempt long before the scheduler knows. On both sides of the cut."""
     trial = submit("ready", "sleep=300", site={"nodelist": "node[1-2]"})

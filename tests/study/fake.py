@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hysweep.launch import Busy, JobState, JobStatus, Refused
-from hysweep.launch.slurm import setting_of
+from hysweep.launch.slurm import blamed
+from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, Claim, End, checkpoint_step
 
 Curve = Callable[[dict, int], list[float]]  # (point, attempt) -> the score of each step
@@ -54,7 +55,7 @@ class FakeLauncher:
         assert attempt.job() is not None, "job.json comes first"
         self.asked += 1
         if said := self.refuses or self.refuses_job(attempt.job()):
-            raise Refused(said, setting_of(said))
+            raise blamed(Refused(said), Job.from_dict(attempt.job() or {}).site)
         if self.busy_for:
             self.busy_for -= 1
             raise Busy("too many")

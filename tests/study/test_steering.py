@@ -82,6 +82,59 @@ def test_where_nothing_can_be_held_it_is_withdrawn(composer: Composer) -> None:
     assert all(len(t.attempts()) == 2 for t in directory.trials())
 
 
+def test_what_waits_is_taken_back_when_the_cluster_changes(composer: Composer) -> None:
+    """And submitted anew, once; what runs goes on as it is."""
+    directory = begin(composer, "rollout.n=2,4,8", "study.max_parallel=3")
+    fake = FakeLauncher(rising, queued_for=3)
+    ticks(directory, fake, 1)
+    fake.waits[fake.submitted[0]] = 0
+    directory.request_pause()
+    ticks(directory, fake, 1)
+    directory.save_changes({"cluster": {"timeout_min": 7, "max_submitted": 9}})
+    ticks(directory, fake, 1)
+    assert not fake.cancelled, "a study that is paused submits nothing"
+    directory.withdraw_pause()
+    finish(directory, fake)
+    first, *others = directory.trials()
+    assert causes(directory) == [Cause.COMPLETED] * 3 and first.attempt(1).job()["timeout_min"] != 7
+    assert [len(t.attempts()) for t in directory.trials()] == [1, 2, 2]
+    assert all(t.attempt(2).job()["timeout_min"] == 7 for t in others)
+    moved = [e for e in directory.events() if e["event"] == "stop"]
+    assert [e["trial"] for e in moved] == [1, 2] and all(
+        "cluster.* of the study has changed" in e["reason"] for e in moved
+    )
+
+
+def test_what_waits_stays_where_the_budget_has_no_room_for_it_elsewhere(composer: Composer) -> None:
+    directory = begin(composer, "study.budget_gpu_hours=1.5")
+    fake = FakeLauncher(rising, queued_for=3)
+    ticks(directory, fake, 1)
+    directory.save_changes({"cluster": {"timeout_min": 120}})
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and len(directory.trials()[0].attempts()) == 1
+
+
+def test_a_change_that_the_scheduler_refuses_costs_one_job_its_place(composer: Composer) -> None:
+    directory = begin(composer, "cluster.launcher=slurm", "rollout.n=2,4,8", "study.max_parallel=3")
+    fake = FakeLauncher(rising, queued_for=9, refuses_job=lambda job: job["timeout_min"] == 7 and "invalid partition")
+    ticks(directory, fake, 1)
+    directory.save_changes({"cluster": {"timeout_min": 7}})
+    ticks(directory, fake, 20)
+    assert len(fake.cancelled) == 1 and causes(directory) == [None, Cause.COMPLETED, Cause.COMPLETED]
+    directory.save_changes({"cluster": {"timeout_min": 8}})
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3
+
+
+def test_a_change_that_no_job_shows_leaves_the_queue_alone(composer: Composer) -> None:
+    directory = begin(composer)
+    fake = FakeLauncher(rising, queued_for=3)
+    ticks(directory, fake, 1)
+    directory.save_changes({"cluster": {"max_submitted": 3}})
+    finish(directory, fake)
+    assert len(directory.trials()[0].attempts()) == 1
+
+
 def test_a_job_held_before_a_crash_is_released_after_it(composer: Composer) -> None:
     """The controller died after it had the job held; meanwhile the pause was taken back."""
     directory = begin(composer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from hysweep.compile import (
     trainer_values,
 )
 from hysweep.schema import Leaf, Problem, Severity, Stage, Trial, leaves, suggest
+from hysweep.schema.groups import Cluster
 from hysweep.schema.versions import installed, unfit
 
 SHIPPED = Path(hysweep.__file__).parent / "conf"
@@ -148,6 +149,14 @@ def is_as_shipped(t: Trial, group: str, name: str, default: Any = None) -> bool:
     """Whether a field has the value that its group's shipped option gives it."""
     chosen = getattr(t, group)
     found: bool = _of_option(group, getattr(chosen, "name", "")).get(name, default) == getattr(chosen, name)
+    return found
+
+
+def is_said(site: Cluster, name: str) -> bool:
+    """Whether somebody gave a field of the cluster: it is neither the shipped option's nor the usual value."""
+    f = Cluster.__dataclass_fields__[name]
+    usual = f.default if f.default_factory is MISSING else f.default_factory()
+    found: bool = getattr(site, name) != _of_option("cluster", site.name).get(name, usual)
     return found
 
 

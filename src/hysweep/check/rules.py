@@ -100,6 +100,7 @@ RULES: tuple[Rule, ...] = (
     files.something_validates,
     site.is_filled_in,
     site.paths_mean_one_thing,
+    site.interface_is_one,
     site.container_has_image,
     site.gres_counts_gpus,
     site.nodes_are_there,

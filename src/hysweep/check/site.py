@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 
-from hysweep.check.keys import RESERVED, is_as_shipped
+from hysweep.check.keys import RESERVED, is_as_shipped, is_said
 from hysweep.check.numbers import has_shape
 from hysweep.estimate.formulas import GIB
 from hysweep.estimate.layout import job_of, layout_of
@@ -155,6 +155,14 @@ def paths_mean_one_thing(t: Trial) -> Iterator[Problem]:
         yield Problem("cluster.python", c.python, why, f"{cure}, or write it in cluster.setup", Stage.START)
 
 
+def interface_is_one(t: Trial) -> Iterator[Problem]:
+    """Nodes find each other by the address at it: no list, beginning or exclusion, which NCCL's own variable may be."""
+    named = t.cluster.network_interface
+    if _on_slurm(t) and named and re.search(r"[\s,=^*/]", named) and not PLACEHOLDER.fullmatch(named):
+        cure = "give one that each node has, as eth0; NCCL alone is told more by cluster.env.NCCL_SOCKET_IFNAME"
+        yield Problem("cluster.network_interface", named, "is no name of one interface", cure, Stage.START)
+
+
 def container_has_image(t: Trial) -> Iterator[Problem]:
     c = t.cluster
     if not _on_slurm(t):
@@ -179,8 +187,11 @@ def gres_counts_gpus(t: Trial) -> Iterator[Problem]:
         yield Problem("cluster.gres", c.gres, "cannot be read", cure, Stage.START)
         return
     if count != c.gpus_per_node:
+        key, value = "cluster.gres", str(c.gres)
         why = f"asks for {count} GPUs a node, and cluster.gpus_per_node is {c.gpus_per_node}"
-        yield Problem("cluster.gres", c.gres, why, "make both the same", Stage.START)
+        if is_said(c, "gpus_per_node") and not is_said(c, "gres"):
+            key, value, why = "cluster.gpus_per_node", str(c.gpus_per_node), f"cluster.gres = {c.gres} asks for {count}"
+        yield Problem(key, value, why, "make both the same", Stage.START)
 
 
 def gpus_of(gres: str) -> int:
@@ -328,6 +339,11 @@ def job_has_time(t: Trial) -> Iterator[Problem]:
     delay, limit = t.cluster.signal_delay_s, t.cluster.timeout_min * 60
     if delay >= limit:
         why = f"is not below the time limit of {limit} s: the job would be told at its start"
+        if is_said(t.cluster, "timeout_min") and not is_said(t.cluster, "signal_delay_s"):
+            why = f"is not above cluster.signal_delay_s, {delay} s: the job would be told of its end at its start"
+            cure = f"give at least {delay // 60 + 1}, or less of that"
+            yield Problem("cluster.timeout_min", t.cluster.timeout_min, why, cure, Stage.START)
+            return
         yield Problem("cluster.signal_delay_s", delay, why, f"give less, as {max(1, limit // 10)}", Stage.START)
     elif delay > LONGEST_SIGNAL:
         yield Problem(
@@ -346,10 +362,10 @@ def code_is_there(t: Trial) -> Iterator[Problem]:
     """It is copied when the job is submitted, from here."""
     if not _on_slurm(t):
         return
-    for directory in t.cluster.code:
+    for n, directory in enumerate(t.cluster.code):
         if not Path(directory).expanduser().is_dir():
             why = "there is no such directory"
-            yield Problem("cluster.code", directory, why, "name one with code, as it lies here", Stage.START)
+            yield Problem(f"cluster.code.{n}", directory, why, "name one with code, as it lies here", Stage.START)
 
 
 def host_memory_is_asked_for(t: Trial) -> Iterator[Problem]:
@@ -381,7 +397,8 @@ def secrets_are_not_written(t: Trial) -> Iterator[Problem]:
 
 def not_to_be_sent(t: Trial) -> list[Problem]:
     """What keeps any job from such a site, whatever it is to run."""
-    rules = (is_filled_in, paths_mean_one_thing, container_has_image, options_are_said_once, setup_is_heard)
+    rules = (is_filled_in, paths_mean_one_thing, interface_is_one, container_has_image, options_are_said_once,
+             setup_is_heard)  # fmt: skip
     return [problem for rule in rules for problem in rule(t) if problem.stage is Stage.START]
 
 

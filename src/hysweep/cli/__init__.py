@@ -10,27 +10,42 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hysweep import __version__
 
-OVERRIDES = click.argument("overrides", nargs=-1, type=click.UNPROCESSED, shell_complete=lambda *a: _complete(*a))
-CONFIG_DIR = click.option(
-    "--config-dir",
-    "config_dirs",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIR",
-    help="Your own config groups; they win over the shipped.",
-)
-SWEEP = click.option("-m", "--multirun", is_flag=True, expose_value=False, hidden=True)  # a habit; needed by run alone
-STUDY = click.argument(
-    "directory", metavar="DIR", type=click.Path(path_type=Path), shell_complete=lambda *a: _studies(*a)
-)
-SET = click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A variable that the script reads.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+if TYPE_CHECKING:
+    from hysweep.schema import Problem
+
+
+def _refuse_blank(value: Any, param: click.Parameter | None, ctx: click.Context | None, cure: str) -> None:
+    """Of a word that is empty, as of a variable that is not set."""
+    if str(value).strip() or (ctx is not None and ctx.resilient_parsing):
+        return
+    from hysweep.schema.problem import BadInput, Problem
+
+    is_option = isinstance(param, click.Option)
+    name = "word" if param is None else max(param.opts, key=len) if is_option else param.human_readable_name
+    raise BadInput(Problem(name, value, "is empty", cure))
+
+
+class Place(click.Path):
+    """A path. Empty it would be the current directory, which nobody asked for; a ~ that no shell has seen means the
+    home directory here too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        _refuse_blank(value, param, ctx, "name one")
+        return super().convert(os.path.expanduser(value), param, ctx)
+
+
+class Word(click.types.UnprocessedParamType):
+    """A setting or the like, as it was typed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        _refuse_blank(value, param, ctx, "leave it out, or write KEY=VALUE")
+        return value
 
 
 class Finite(click.FloatRange):
@@ -41,6 +56,21 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is no finite number.", param, ctx)
         return number
+
+
+OVERRIDES = click.argument("overrides", nargs=-1, type=Word(), shell_complete=lambda *a: _complete(*a))
+CONFIG_DIR = click.option(
+    "--config-dir",
+    "config_dirs",
+    multiple=True,
+    type=Place(exists=True, file_okay=False),
+    metavar="DIR",
+    help="Your own config groups; they win over the shipped.",
+)
+SWEEP = click.option("-m", "--multirun", is_flag=True, expose_value=False, hidden=True)  # a habit; needed by run alone
+STUDY = click.argument("directory", metavar="DIR", type=Place(path_type=Path), shell_complete=lambda *a: _studies(*a))
+SET = click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A variable that the script reads.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
 class Verbs(click.Group):
@@ -123,9 +153,7 @@ def check(
 
 
 @hysweep.command(epilog="Example: hysweep estimate experiment=hy3_dapo_math memory.use_fused_kernels=false")
-@click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page with bars too."
-)
+@click.option("--html", type=Place(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page with bars too.")
 @click.option(
     "--calibrate", is_flag=True, help="Take DIRs of runs instead: compare with what verl measured, keep the factor."
 )
@@ -177,12 +205,12 @@ def plan(overrides: tuple[str, ...], as_json: bool, config_dirs: tuple[str, ...]
     help="nodes (as many as max_parallel trials need), boot_s (60): seconds until the first step.",
 )
 @click.option("--curves", default="model", metavar="FILE", help="Curves by condition instead of the model's.")
-@click.option("--like", type=click.Path(path_type=Path), metavar="STUDYDIR", help="As the nearest trials there went.")
+@click.option("--like", type=Place(path_type=Path), metavar="STUDYDIR", help="As the nearest trials there went.")
 @click.option("--step-s", type=Finite(0.001), metavar="SECONDS", help="Of a step of each trial.")
 @click.option("--preempt-per-day", type=Finite(0), default=0.0, metavar="RATE", help="Of each running job.")
 @click.option("--node-fail-per-day", type=Finite(0), default=0.0, metavar="RATE", help="Of each busy node.")
 @click.option("--seed", type=int, default=0, metavar="N", help="Of the curves, and of what goes wrong.")
-@click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the simulated study in DIR.")
+@click.option("--keep", type=Place(path_type=Path), metavar="DIR", help="Keep the simulated study in DIR.")
 @JSON
 @SWEEP
 @CONFIG_DIR
@@ -216,7 +244,7 @@ def simulate(
               "rollout_tensor (rTP), rollout_data (rDP).")  # fmt: skip
 @click.option("--top", default=10, type=click.IntRange(1, 1000), help="How many to show, or to sweep.")
 @click.option("--any-nodes", is_flag=True, help="Also on fewer nodes than the cluster's.")
-@click.option("--sweep", type=click.Path(path_type=Path), metavar="NAME.yaml", help="Write a sweep of them.")
+@click.option("--sweep", type=Place(path_type=Path), metavar="NAME.yaml", help="Write a sweep of them.")
 @JSON
 @CONFIG_DIR
 @OVERRIDES
@@ -245,7 +273,7 @@ def data() -> None:
 @data.command(epilog="Example: hysweep data prepare dapo_math_17k -o data")
 @click.argument("name", required=False)
 @click.option("--from", "source", metavar="SRC", help="A local copy of it: a directory or a file. Else from the hub.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+@click.option("-o", "--output", type=Place(path_type=Path, file_okay=False), metavar="DIR",
               help="Where its files go; else $DATA_DIR, else data.")  # fmt: skip
 @click.option("--keep-repeats", is_flag=True, help="Rows that the set repeats stay.")
 @click.option("--force", is_flag=True, help="Write over files that are there.")
@@ -264,7 +292,7 @@ def prepare(
     "--answer solution --data-source my/math"
 )
 @click.argument("sources", metavar="SRC...", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="FILE.parquet")
+@click.option("-o", "--output", required=True, type=Place(path_type=Path), metavar="FILE", help="FILE.parquet")
 @click.option("--prompt", metavar="COLUMN", help="A column of text or chat messages; or a text with {column} in it.")
 @click.option("--answer", metavar="COLUMN", help="The ground truth: a column, or a text with {column} in it.")
 @click.option("--answer-regex", metavar="RE", help="What of the answer counts: its first group.")
@@ -273,7 +301,7 @@ def prepare(
 @click.option("--data-source", metavar="TEXT", help="What the reward is chosen by; {column} is filled in.")
 @click.option("--ability", metavar="TEXT", help="A label; {column} is filled in.")
 @click.option("--extra", metavar="COLUMN,...", help="Columns to keep in extra_info.")
-@click.option("--mapping", type=click.Path(path_type=Path), metavar="FILE", help="A YAML file of the same; flags win.")
+@click.option("--mapping", type=Place(path_type=Path), metavar="FILE", help="A YAML file of the same; flags win.")
 @click.option("--split", metavar="NAME", help="Which split, of a set that has several.")
 @click.option("--config", metavar="NAME", help="Which configuration, of a set of a hub that has several.")
 @click.option("--unique", is_flag=True, help="Leave out rows whose prompt was there before.")
@@ -329,11 +357,11 @@ def reward() -> None:
     "try", epilog="Example: hysweep reward try my_reward.py:score data/train.parquet --answers answers.jsonl"
 )
 @click.argument("name", metavar="REWARD")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=Place(path_type=Path))
 @click.option(
     "--n", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Rows, from all over FILE."
 )
-@click.option("--answers", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--answers", type=Place(path_type=Path), metavar="FILE",
               help="A line a row: text, or JSON with row and answer; these rows are tried. Else made of the "
               "ground truths.")  # fmt: skip
 @click.option("--seed", default=0, type=int, metavar="N", help="Of which rows.")
@@ -482,7 +510,7 @@ def report(directory: Path, as_json: bool) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Place(path_type=Path, file_okay=False),
     metavar="TARGET",
     help="Where to; else DIR/export.",
 )
@@ -534,8 +562,8 @@ def explain(cause: str | None) -> None:
 
 
 @hysweep.command("import", epilog="Example: hysweep import run_grpo.sh -o conf/experiment/my_grpo.yaml")
-@click.argument("file", metavar="FILE", type=click.Path())
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to; stdout without it.")
+@click.argument("file", metavar="FILE", type=Place())
+@click.option("-o", "--output", type=Place(path_type=Path, dir_okay=False), help="Where to; stdout without it.")
 @click.option("--verl", default="0.9.1", show_default=True, metavar="VERSION", help="The verl that is to run it.")
 @SET
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
@@ -562,9 +590,7 @@ def import_(file: str, output: Path | None, verl: str, given: tuple[str, ...], f
 )
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="So many a job; else the trial's, at most two.")
 @click.option("--within", default=300.0, show_default=True, metavar="SECONDS", help="So long a job may take to end.")
-@click.option(
-    "--setup", "setup_directory", type=click.Path(path_type=Path), metavar="DIR", help="What `setup` fetched."
-)
+@click.option("--setup", "setup_directory", type=Place(path_type=Path), metavar="DIR", help="What `setup` fetched.")
 @JSON
 @CONFIG_DIR
 @OVERRIDES
@@ -594,7 +620,7 @@ def doctor(
 
 
 @hysweep.command(epilog="Example: hysweep setup /shared/verl --mirror verl=/mirrors/verl.git")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=Place(path_type=Path))
 @click.option("--verl", default="0.9.1", show_default=True, metavar="VERSION", help="A version, tag or commit.")
 @click.option(
     "--mirror",
@@ -620,7 +646,7 @@ def setup(directory: Path, verl: str, mirrors: tuple[str, ...], released: bool, 
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog='Example: hysweep cluster up && eval "$(hysweep cluster env)" && sinfo',
 )
-@click.option("--run", "run_directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+@click.option("--run", "run_directory", type=Place(path_type=Path, file_okay=False), metavar="DIR",
               help="Where it lives; else $HYSWEEP_TESTCLUSTER, else ~/.local/state/hysweep/testcluster.")  # fmt: skip
 @click.argument("verb")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
@@ -665,7 +691,7 @@ def main() -> None:
         hysweep(prog_name="hysweep", standalone_mode=False)
     except BadInput as e:
         for problem in e.problems:
-            click.echo(f"hysweep: {problem}", err=True)
+            click.echo(f"hysweep: {_as_typed(problem)}", err=True)
         sys.exit(2)
     except click.UsageError as e:
         e.show()
@@ -684,6 +710,15 @@ def main() -> None:
         where = f"{e.filename2 or e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
         click.echo(f"hysweep: {where}; mend it and say it again", err=True)
         sys.exit(2)
+
+
+def _as_typed(problem: Problem) -> Problem:
+    """With the key that is on the command line."""
+    if not any("hydra.launcher." in word for word in sys.argv):
+        return problem
+    from hysweep.compose.launcher_settings import as_typed
+
+    return as_typed(problem, sys.argv)
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -20,6 +20,7 @@ from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problem
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer, text_of
 from hysweep.compose.composer import all_leaves, trial_yaml
+from hysweep.compose.launcher_settings import as_typed
 from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, hour_unit, trial_id
 from hysweep.study import Definition, Preview, beyond_budget, define, preview
 from hysweep.study.ledger import worst_case
@@ -224,7 +225,7 @@ def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
     """
     seen: dict[str, tuple[Problem, list[Preview]]] = {}
     for p in looked:
-        for problem in p.problems:
+        for problem in (as_typed(found, sys.argv) for found in p.problems):
             seen.setdefault(f"{problem.severity} {problem}", (problem, []))[1].append(p)
     rows = [(problem, _where(looked, where)) for problem, where in seen.values()]
     if rows and (sys.stderr if err else sys.stdout).isatty():
@@ -302,7 +303,7 @@ def _preview_json(p: Preview) -> dict[str, Any]:
         "point": p.point,
         "id": p.id,
         "is_feasible": p.is_feasible,
-        "problems": [problem.as_dict() for problem in p.problems],
+        "problems": [as_typed(problem, sys.argv).as_dict() for problem in p.problems],
     }
 
 

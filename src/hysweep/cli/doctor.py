@@ -55,6 +55,8 @@ def doctor_of_cluster(
     within: float,
     as_json: bool,
 ) -> int:
+    from hysweep.cli.patience import hear_out
+    from hysweep.launch import queue
     from hysweep.launch.survey import survey
 
     composition = Composer(config_dirs).compose(overrides)
@@ -62,7 +64,8 @@ def doctor_of_cluster(
     with console.status("asking the cluster") if console.is_terminal else nullcontext():
         root = Path(composition.study.root).expanduser()
         say = partial(click.echo, err=True)
-        answers = survey(composition.trial, root, constraints, nodes, within, say)
+        with queue.telling(hear_out):
+            answers = survey(composition.trial, root, constraints, nodes, within, say)
     if as_json:
         click.echo(json.dumps([a.as_dict() for a in answers], indent=1))
     else:

@@ -37,12 +37,14 @@ def setup(directory: Path, verl: str, mirrors: Sequence[str], is_released: bool,
 
 def _mirrors(words: Sequence[str]) -> dict[str, str]:
     """{name: repository}. Raises BadInput."""
-    found = {}
+    found: dict[str, str] = {}
     for word in words:
         name, equals, source = word.partition("=")
         if not equals or not source:
             raise BadInput(Problem("--mirror", word, "names no repository", "as verl=/mirrors/verl.git"))
         if "://" not in source and "@" not in source and not Path(source).is_dir():
             raise BadInput(Problem("--mirror", word, "there is no such directory", "give a directory or a URL"))
+        if name in found:
+            raise BadInput(Problem("--mirror", word, f"{name} has another, {found[name]}", "give one of each"))
         found[name] = source
     return found

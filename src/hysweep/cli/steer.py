@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from hysweep.cli.address import study_at, study_to_drive
+from hysweep.cli.patience import Patience, hear_out
+from hysweep.launch import queue
 from hysweep.report import read_study
 from hysweep.schema import BadInput
 from hysweep.study.controller import Controller
@@ -27,7 +29,8 @@ def tick(path: Path, as_json: bool) -> int:
     before = sum(1 for e in directory.events() if e.get("event") == "submitted")
     with Controller(directory) as controller:
         try:
-            controller.tick()
+            with queue.telling(hear_out):
+                controller.tick()
         except Unreachable as e:
             click.echo(f"{e}; nothing was lost", err=True)
             return 1
@@ -68,18 +71,18 @@ def pause(path: Path) -> int:
         directory.request_pause()
         directory.log("paused")
     try:
-        with taken as controller:
-            deadline = time.monotonic() + HONOURED_WITHIN_S
-            while time.monotonic() < deadline:
+        with taken as controller, Patience(HONOURED_WITHIN_S) as patience:
+            while not patience.is_over:
                 with suppress(Unreachable):
                     controller.tick(asks=False)
                 if not _unheld(directory):
                     break
                 time.sleep(0.3)
     except BadInput:  # somebody drives it, and will see the request
-        deadline = time.monotonic() + HONOURED_WITHIN_S
-        while _unheld(directory) and time.monotonic() < deadline:
-            time.sleep(0.3)
+        with Patience(HONOURED_WITHIN_S) as patience:
+            while (waiting := _unheld(directory)) and not patience.is_over:
+                patience.note(f"{waiting} jobs to be held by who drives the study")
+                time.sleep(0.3)
     record, left = read_study(directory), _unheld(directory)
     counts = {str(standing): n for standing, n in record.counts.items()}
     held = sum(1 for t in record.trials if t.state.is_held and not t.state.is_final)

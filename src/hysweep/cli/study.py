@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import click
 from rich.console import Console
 
 from hysweep.cli.address import study_at, study_to_drive, trial_at
-from hysweep.cli.watch import REFRESH_S, opened
+from hysweep.cli.patience import Patience, hear_out, silence
+from hysweep.cli.watch import REFRESH_S, Lines, Screen, opened
 from hysweep.compose import Composer
+from hysweep.launch import queue
 from hysweep.report import (
     StudyRecord,
     leaderboard,
@@ -35,6 +38,7 @@ from hysweep.study.lease import LEASE_S, Holder, Lost, holder
 from hysweep.study.storage import Unreachable
 from hysweep.track import PASSING, Cause, StudyDirectory, read_record
 
+STOPPED_WITHIN_S = 120.0
 RETRY_S = 30.0  # after a disk was full
 
 
@@ -74,7 +78,8 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
             _say_goodbye(directory)
             return 130
     if (study.controller.launcher or site.launcher) == "slurm":
-        who = detach_to_slurm(directory, study, site)
+        with queue.telling(hear_out):
+            who = detach_to_slurm(directory, study, site)
     else:
         who = detach_here(directory)
     click.echo(f"goes on by itself, driven by {who}. Look: hysweep status {shown(directory.path)}")
@@ -86,7 +91,7 @@ def _drive_here(controller: Controller) -> int:
     record = read_study(directory)
     with _signals() as asked:
         try:
-            with opened(directory, record) as screen:
+            with opened(directory, record) as screen, queue.telling(partial(_say_silence, screen)):
                 drawn, trouble = 0.0, ""
                 screen.show(record)
                 while True:
@@ -117,6 +122,10 @@ def _drive_here(controller: Controller) -> int:
         raise BadInput(refusal)
     click.echo(f"over: {controller.why_no_more()}")
     return _conclude(directory, console)
+
+
+def _say_silence(screen: Screen | Lines, what: str, _: float) -> None:
+    screen.say(silence(what, "asking again until it does; Ctrl-C leaves"))
 
 
 @contextmanager
@@ -190,6 +199,8 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
     changes = _changes(directory, overrides)
     settle_home(directory)
     there = holder(directory)
+    if CLUSTER in changes:
+        _tell_elsewhere(*Controller(directory, changes).elsewhere())
     if as_job or there is None or there.is_over:
         return drive(directory, changes, detach, as_job)
     was_paused = _end_pause(directory)
@@ -199,6 +210,16 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
     done = [*(["no longer paused"] if was_paused else []), *(["changed"] if changes else [])]
     click.echo(f"{'; '.join([*done, 'driven by'])} {_named(directory, there)}. Look: hysweep status {shown(path)}")
     return 0
+
+
+def _tell_elsewhere(waiting: list[int], running: list[int]) -> None:
+    """What becomes of jobs that were submitted before the cluster's settings changed."""
+    for numbers, what in (
+        (waiting, "waiting in a queue with other settings of the cluster: taken back, and submitted anew"),
+        (running, "running with other settings of the cluster: goes on as it is"),
+    ):
+        if numbers:
+            click.echo(f"trial{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}, {what}")
 
 
 def _end_pause(directory: StudyDirectory) -> bool:
@@ -240,12 +261,14 @@ def cancel(path: Path, addresses: list[str]) -> int:
     except BadInput:  # somebody drives it, and will see the request
         controller = None
     try:
-        deadline = time.monotonic() + 120
-        while any(not t.state().is_final for t in open_ones) and time.monotonic() < deadline:
-            if controller:
-                with suppress(Unreachable):  # the jobs are stopped all the same
-                    controller.tick(asks=False)
-            time.sleep(0.3)
+        with Patience(STOPPED_WITHIN_S) as patience:
+            while (waits := sum(not t.state().is_final for t in open_ones)) and not patience.is_over:
+                if controller:
+                    with suppress(Unreachable):  # the jobs are stopped all the same
+                        controller.tick(asks=False)
+                who = "" if controller or there is None else f" by {_named(directory, there)}"
+                patience.note(f"{waits} trial{'s' if waits > 1 else ''} to be stopped{who}")
+                time.sleep(0.3)
     finally:
         if controller:
             controller.__exit__()
@@ -255,11 +278,12 @@ def cancel(path: Path, addresses: list[str]) -> int:
         f"stopped {len(stopped)} of {len(open_ones)} trials that were open"
         + (_what_is_left(directory) if not chosen else "")
     )
+    where, named = shown(directory.path), "".join(f" {t.number}" for t in chosen)
+    cure = f"look again with hysweep status {where}"
+    if not patience.is_answered:
+        cure = f"its job may run on: once the scheduler answers, hysweep cancel {where}{named}"
     for trial in left:
-        click.echo(
-            f"trial {trial.number} has not ended yet; look again with hysweep status {shown(directory.path)}",
-            err=True,
-        )
+        click.echo(f"trial {trial.number} has not ended yet; {cure}", err=True)
     return 1 if left else 0
 
 

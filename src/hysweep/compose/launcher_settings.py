@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -105,6 +105,27 @@ def as_overrides(settings: Mapping[str, Any], launcher: str = LAUNCHER) -> list[
         f"+cluster.additional_parameters.{name}={emit(value)}" for name, value in extra.items() if value is not None
     ]
     return found
+
+
+def as_typed(problem: Problem, words: Iterable[str]) -> Problem:
+    """The problem with the key that a command line gave, where that said it in a launcher's words."""
+    keys = [word.lstrip("+").partition("=")[0] for word in words]
+    for key in keys:
+        if key.startswith("hydra.launcher."):
+            here = _here(key.removeprefix("hydra.launcher."))
+            if here and here not in keys and f"{problem.key}.".startswith(f"{here}."):
+                return replace(problem, key=key + problem.key.removeprefix(here))
+    return problem
+
+
+def _here(name: str) -> str:
+    """The key here of a launcher's setting; empty where there is no one key."""
+    head, _, option = name.partition(".")
+    own = {f.name.removeprefix("use_"): f.name for f in fields(Cluster)}
+    if head == "additional_parameters":
+        beside = f"cluster.additional_parameters.{option}" if option else "cluster.additional_parameters"
+        return f"cluster.{own[bare]}" if (bare := option.replace("-", "_")) in own else beside
+    return f"cluster.additional_parameters.{head.replace('_', '-')}" if head in EXTRA else SAME.get(head, "")
 
 
 def _value(key: str, text: str) -> Any:

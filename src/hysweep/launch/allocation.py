@@ -6,8 +6,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import psutil
-
+from hysweep.launch.interfaces import address_of, fault_of
 from hysweep.schema import BadInput, Problem
 from hysweep.schema.hostlist import hosts
 
@@ -83,12 +82,9 @@ def address_towards(peer: str, interface: str | None = None) -> str:
     Raises OSError where there is none.
     """
     if interface is not None:
-        found = [a.address for a in psutil.net_if_addrs().get(interface, []) if a.family == socket.AF_INET]
-        if not found:
-            raise OSError(
-                f"cluster.network_interface = {interface}: {socket.gethostname()} has no such with an address"
-            )
-        return found[0]
+        if fault := fault_of(interface, needs_address=True):
+            raise OSError(str(fault))
+        return address_of(interface) or ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.connect((peer, 9))  # sends nothing: the kernel looks up the way
         chosen: str = s.getsockname()[0]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hysweep.launch.allocation import Allocation
+from hysweep.launch.interfaces import GLOO, NCCL
 from hysweep.launch.processes import MARK
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
@@ -47,7 +48,7 @@ def on_node(job: Job, attempt: AttemptDirectory, environment: Mapping[str, str],
         if name != job.site.visible_devices:
             kept.pop(name, None)
     if job.site.network_interface is not None:
-        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        for name in (NCCL, GLOO):
             kept.setdefault(name, job.site.network_interface)
     if job.saves_before_end:
         # verl/utils/checkpoint/checkpoint_manager.py, should_save_ckpt_esi: it saves in time for this

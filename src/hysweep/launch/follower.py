@@ -9,6 +9,7 @@ import time
 from hysweep.launch import command, processes
 from hysweep.launch.allocation import Allocation, address_towards
 from hysweep.launch.boot import BOOTS, BootFailed, Ray, is_port_clash, may_pass
+from hysweep.launch.interfaces import unfit_interface
 from hysweep.launch.remains import end_all, say
 from hysweep.launch.roll import Presence
 from hysweep.launch.stacks import dump
@@ -91,6 +92,9 @@ class Follower:
         try:
             environment = command.on_node(self.job, self.attempt, os.environ, self.began)
             environment |= command.ray_settings(self.presence.token, is_alone=False)
+            if fault := unfit_interface(self.job, environment, is_alone=False):
+                self._fail(str(fault), Cause.CONFIG_ERROR)
+                return
             own = address_towards(self.presence.first, self.job.site.network_interface)
             self.ray = Ray(self.job, self.attempt, self.allocation.rank)
             self.ray.start(environment, self.allocation, own, head, None)

@@ -29,6 +29,7 @@ from hysweep.launch import command, ending, processes, reach
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import BootFailed, Cluster, RayCluster
 from hysweep.launch.follower import Follower
+from hysweep.launch.interfaces import unfit_interface
 from hysweep.launch.queue import is_preempted, is_running, requeue
 from hysweep.launch.remains import end_all, is_of, say
 from hysweep.launch.services import ServiceFailed, Services
@@ -136,12 +137,15 @@ class Node:
             return End(Cause.UNKNOWN, Phase.START, reason="job.json is missing or cannot be read")
         job = self.job = Job.from_dict(written)
         self.deadline = time.monotonic() + job.timeout_min * 60
+        environment = command.on_node(job, self.attempt, os.environ, self.started)
+        # the head of a standing Ray need not be where the job runs
+        if job.launcher != "ray_job" and (fault := unfit_interface(job, environment, self.allocation.is_alone)):
+            return End(Cause.CONFIG_ERROR, Phase.START, reason=str(fault))
         self.cluster = self.make_cluster(job, self.attempt, self.allocation)
         if misfits := [str(m) for m in unfit(job.requires, installed(job.requires))]:
             return End(Cause.CONFIG_ERROR, Phase.START, reason="; ".join(misfits))
         if short := self._lacks_gpus(job):
             return End(Cause.CONFIG_ERROR, Phase.START, reason=short)
-        environment = command.on_node(job, self.attempt, os.environ, self.started)
         self._make_room(job, environment)
         for argv in command.prepare_commands(job):
             code = self._run(argv, environment)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from hysweep.schema import Problem
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 
@@ -52,12 +53,17 @@ class Busy(Exception):
 class Refused(Exception):
     """The attempt will never be started as it is; the text says why.
 
-    `setting`: the key that it is about, as cluster.partition, where that can be told.
+    `setting` and `value`: the key that it is about, as cluster.partition, where that can be told.
     """
 
-    def __init__(self, why: str, setting: str | None = None) -> None:
+    def __init__(self, why: str, setting: str | None = None, value: object = None) -> None:
         super().__init__(why)
-        self.setting = setting
+        self.setting, self.value = setting, value
+
+    @classmethod
+    def of(cls, problem: Problem) -> Refused:
+        """Of one that was found before the scheduler was asked."""
+        return cls(f"{problem.why}; {problem.cure}", problem.key, problem.value)
 
 
 class Launcher(Protocol):

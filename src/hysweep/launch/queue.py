@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Timer
 
 from hysweep.launch import command
 from hysweep.launch.protocol import JobState, JobStatus
@@ -46,12 +47,58 @@ ENDED: dict[str, Cause | None] = {
 STATES = WAITING | RUNNING | set(ENDED)
 
 _TIMEOUT = 60.0  # seconds for a command of a controller that does not answer
+_SILENT_AFTER = 3.0
 _SQUEUE = "%i|%T|%N|%S|%e|%V|%r"
 _SACCT = "JobID,State,NodeList,Start,End,Submit,ExitCode"
 
 
 class NoAnswer(Exception):
     """The scheduler could not be asked; nothing is known of the jobs for now."""
+
+
+# Told of a silence: in words, and for how many more seconds the command that has met it is waited for.
+Listener = Callable[[str, float], None]
+_listener: Listener | None = None
+
+
+@contextmanager
+def telling(say: Listener) -> Iterator[None]:
+    """While this is entered `say` hears, once, that the scheduler does not answer: long before a command gives up."""
+    global _listener
+
+    def once(what: str, within: float) -> None:
+        global _listener
+        if _listener is once:
+            _listener = None
+            say(what, within)
+
+    before, _listener = _listener, once
+    try:
+        yield
+    finally:
+        _listener = before
+
+
+@contextmanager
+def overheard(command: str, within: float) -> Iterator[None]:
+    """Around a command of the scheduler's that is given `within` seconds: a long silence of it is told."""
+    if (listener := _listener) is None:
+        yield
+        return
+    told = f"{command} has said nothing for {_SILENT_AFTER:.0f} s", within - _SILENT_AFTER
+    timer = Timer(_SILENT_AFTER, listener, told)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _no_answer(why: str) -> NoAnswer:
+    if _listener is not None:
+        _listener(why, 0.0)
+    return NoAnswer(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +272,7 @@ def _squeue(jobs: Sequence[str]) -> tuple[dict[str, Record], bool]:
     done = _run(argv)
     # a job alone that is known no more is an error to squeue
     if done.returncode and "Invalid job id" not in done.stderr:
-        raise NoAnswer(_said(argv, done))
+        raise _no_answer(_said(argv, done))
     found = read_squeue(done.stdout)
     return {r.job: r for r in found}, len(found) >= _lines(done.stdout)
 
@@ -238,7 +285,7 @@ def _sacct(jobs: Sequence[str]) -> tuple[dict[str, Record], bool]:
     except NoAnswer:
         return {}, True
     if done.returncode and "disabled" not in done.stderr:
-        raise NoAnswer(_said(argv, done))
+        raise _no_answer(_said(argv, done))
     found = {r.job: r for r in read_sacct(done.stdout)}
     return found, bool(found) or not _lines(done.stdout)
 
@@ -259,19 +306,22 @@ def _is_unknown(job: str) -> bool:
 def _ask(argv: Sequence[str]) -> str:
     done = _run(argv)
     if done.returncode:
-        raise NoAnswer(_said(argv, done))
+        raise _no_answer(_said(argv, done))
     return done.stdout
 
 
 def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, env=asking(os.environ)
-        )
+        with overheard(argv[0], _TIMEOUT):
+            return subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, env=asking(os.environ)
+            )
     except FileNotFoundError as e:
-        raise NoAnswer(f"{argv[0]}: there is no such command here") from e
+        why = f"{argv[0]}: there is no such command here"
+        # a site may keep no records, and so have no sacct
+        raise (NoAnswer if argv[0] == "sacct" else _no_answer)(why) from e
     except subprocess.TimeoutExpired as e:
-        raise NoAnswer(f"{argv[0]} did not answer within {_TIMEOUT:.0f} s") from e
+        raise _no_answer(f"{argv[0]} did not answer within {_TIMEOUT:.0f} s") from e
 
 
 def asking(environment: Mapping[str, str]) -> dict[str, str]:

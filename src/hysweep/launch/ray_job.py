@@ -106,7 +106,7 @@ class RayJobLauncher:
         try:
             ray = Dashboard(address(job.site))
         except BadInput as e:
-            raise Refused(str(e)) from e
+            raise Refused.of(e.problems[0]) from e
         job_id = JobId(ray.address, _name(attempt), command.identity(attempt))
         try:
             if ray.job(job_id.name) is None:
@@ -124,7 +124,7 @@ class RayJobLauncher:
         if len(package) > _MOST:
             why = f"come to {len(package) >> 20} MiB as a package; Ray takes {_MOST >> 20}"
             cure = "name directories of code alone, or add data to .gitignore"
-            raise Refused(str(Problem("cluster.code", ", ".join(job.site.code) or "hysweep", why, cure)))
+            raise Refused.of(Problem("cluster.code", ", ".join(job.site.code) or "hysweep", why, cure))
         uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:16]}.zip"
         ray.upload(uri, package)
         ray.submit(_request(job, attempt, name, f"gcs://{uri}", places))

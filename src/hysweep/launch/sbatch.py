@@ -10,6 +10,7 @@ from typing import Any
 
 from submitit.slurm.slurm import _make_sbatch_string
 
+from hysweep.schema import Cluster
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
 
@@ -82,8 +83,19 @@ def _memory(gib: float) -> str:
     return "0" if gib == 0 else f"{max(1, round(gib * 1024))}M"
 
 
+# What a script says that its set-up lines ended. A trap of theirs takes its place, and is left to them.
+SET_UP_ENDED = "hysweep: the set-up lines ended the script with exit code "
+_SAYS_SO = f"""trap 'c=$?; [ -n "${{hysweep_is_set_up:-}}" ] || echo "{SET_UP_ENDED}$c"' EXIT"""
+
+
+def set_up(site: Cluster) -> list[str]:
+    """The site's own lines of a script; where one of them ends it, it says so."""
+    lines = [*(f"module load {shlex.quote(m)}" for m in site.modules), *site.setup]
+    return [_SAYS_SO, *lines, "hysweep_is_set_up=1"] if lines else []
+
+
 def _setup(job: Job) -> list[str]:
-    lines = [*(f"module load {shlex.quote(m)}" for m in job.site.modules), *job.site.setup]
+    lines = set_up(job.site)
     if path := job.env.get("PYTHONPATH"):
         # what runs on a node is the code of the study too, also in an image that has another or none
         lines.append(f"export PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}")

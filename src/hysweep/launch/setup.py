@@ -93,14 +93,18 @@ def plan(directory: Path, verl: str, mirrors: Mapping[str, str], is_released: bo
     """What would be in the directory. Raises BadInput."""
     if re.search(r"[\s:,]", str(directory.absolute())):
         raise BadInput(Problem("DIR", directory, "a blank, comma or colon ends an entry of PYTHONPATH", "name another"))
-    if directory.exists() and not directory.is_dir():
-        raise BadInput(Problem("DIR", directory, "is a file", "name a directory"))
+    there = next(p for p in (directory.absolute(), *directory.absolute().parents) if os.path.lexists(p))
+    if not there.is_dir():
+        what = "is" if there == directory.absolute() else f"lies below {there}, which is"
+        raise BadInput(Problem("DIR", directory, f"{what} no directory", "name another"))
     for name in mirrors:
         if name not in MIRRORED:
             raise BadInput(Problem("--mirror", name, "nothing of this name is fetched", suggest(name, MIRRORED)))
+    if is_released and mirrors:
+        raise BadInput(Problem("--mirror", ", ".join(mirrors), "wheels have no mirror", "leave out --released"))
     if is_released:
         return Setup(directory.absolute(), verl, (_packages(verl),))
-    if not re.fullmatch(r"[0-9A-Za-z][\w.+/-]*", verl):
+    if not re.fullmatch(r"[0-9A-Za-z][\w.+/-]*", verl) or re.search(r"\.\.|//|/$|\.lock$", verl):
         raise BadInput(Problem("--verl", verl, "is no version, tag or commit", "as 0.9.1 or 220e903"))
     parts = tuple(_part(r, ref, mirrors) for r, ref in zip(REPOSITORIES, _refs(verl), strict=True))
     return Setup(directory.absolute(), verl, parts, mirrors=mirrors)

@@ -16,12 +16,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from hysweep.check.keys import is_said
 from hysweep.check.site import FIELD_OF, LAUNCHERS, option_of
 from hysweep.launch import command, queue
 from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
 from hysweep.launch.sbatch import python_of, script
 from hysweep.launch.snapshot import snapshot
-from hysweep.schema import BadInput
+from hysweep.schema import BadInput, Cluster
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, write_json, write_text
 
@@ -40,21 +41,23 @@ _TRANSIENT = re.compile(
 _LIMIT = re.compile(r"(?i)submit limit|MaxSubmit|MaxJobs|QOSMax|AssocMax|AssocGrp|QOSGrp")
 
 
-# The setting that a refusal is about: of the option that it names, else by a word of sbatch's; of several the first. An
-# account that is wrong for a partition goes by the account.
-_SETTINGS = (
-    (r"\baccount\b", "cluster.account"),
-    (r"\bqos\b", "cluster.qos"),
-    (r"reservation", "cluster.reservation"),
-    (r"partition time limit|time limit", "cluster.timeout_min"),
-    (r"partition", "cluster.partition"),
-    (r"feature", "cluster.constraint"),
-    (r"generic resource|\bgres\b|tres", "cluster.gres"),
-    (r"memory", "cluster.memory_gib"),
-    (r"dependency", "cluster.dependency"),
-    (r"node name", "cluster.nodelist"),
-    (r"node count|node configuration|more processors|too many nodes", "cluster.nodes"),
-    (r"license|invalid option|invalid directive", "cluster.additional_parameters"),
+# The fields of the cluster that a refusal may be about, by a word of sbatch's: the first that somebody gave, else the
+# last; of several words the first. An account that is wrong for a partition goes by the account.
+_FIELDS = (
+    (r"\baccount\b", "account"),
+    (r"\bqos\b", "qos"),
+    (r"reservation", "reservation"),
+    (r"partition time limit|time limit", "timeout_min"),
+    (r"partition", "partition"),
+    (r"feature", "constraint"),
+    (r"generic resource|\bgres\b|tres", "gres", "gpus_per_node"),
+    (r"memory", "memory_gib"),
+    (r"dependency", "dependency"),
+    (r"node name", "nodelist", "exclude"),
+    (r"more processors|cpu count", "cpus_per_node", "nodes"),
+    (r"node configuration", "cpus_per_node", "gres", "gpus_per_node", "constraint", "nodelist", "nodes"),
+    (r"node count|too many nodes", "nodes"),
+    (r"license|invalid option|invalid directive", "additional_parameters"),
 )
 
 
@@ -97,11 +100,14 @@ class SlurmLauncher:
         try:
             job = snapshot(job, attempt.trial.path.parent.parent.absolute())
         except BadInput as e:
-            raise Refused(str(e)) from e
+            raise Refused.of(e.problems[0]) from e
         write_json(attempt.path / "job.json", job.as_dict())
         file = attempt.path / "job.sbatch"
         write_text(file, script(job, attempt, job_name(attempt)))
-        return self.send(file)
+        try:
+            return self.send(file)
+        except Refused as e:
+            raise blamed(e, job.site) from e
 
     def find(self, attempt: AttemptDirectory) -> str | None:
         claim = attempt.claimed()
@@ -149,15 +155,16 @@ class SlurmLauncher:
     def send(self, file: Path) -> str:
         argv = ["sbatch", "--parsable", str(file.absolute())]
         try:
-            done = subprocess.run(
-                argv,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SUBMITS_WITHIN,
-                env={k: v for k, v in command.inherited(os.environ).items() if option_of(k) not in LAUNCHERS},
-                cwd=file.parent,
-            )
+            with queue.overheard(argv[0], _SUBMITS_WITHIN):
+                done = subprocess.run(
+                    argv,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=_SUBMITS_WITHIN,
+                    env={k: v for k, v in command.inherited(os.environ).items() if option_of(k) not in LAUNCHERS},
+                    cwd=file.parent,
+                )
         except FileNotFoundError as e:
             raise Refused("there is no sbatch here: log in to a node that can submit") from e
         except subprocess.TimeoutExpired as e:
@@ -171,7 +178,7 @@ class SlurmLauncher:
         said = said or f"sbatch ended with exit code {done.returncode}"
         if _TRANSIENT.search(said) or (_LIMIT.search(said) and self._has_jobs()):
             raise Busy(said)
-        raise Refused(said, setting_of(said))
+        raise Refused(said)
 
     def _has_jobs(self) -> bool:
         try:
@@ -180,11 +187,31 @@ class SlurmLauncher:
             return True
 
 
-def setting_of(refusal: str) -> str | None:
-    """The key that what sbatch said is about, where a word of it tells."""
+def fields_of(refusal: str) -> tuple[str, ...]:
+    """The fields of the cluster that what sbatch said may be about, likely ones first; none where nothing tells."""
     if named := re.search(r"--([a-z][a-z\-]+)", refusal):
-        return f"cluster.{FIELD_OF.get(named[1], 'additional_parameters')}"
-    return next((key for words, key in _SETTINGS if re.search(words, refusal, re.IGNORECASE)), None)
+        return (FIELD_OF.get(named[1], "additional_parameters"),)
+    return next((tuple(found) for words, *found in _FIELDS if re.search(words, refusal, re.IGNORECASE)), ())
+
+
+def blamed(refused: Refused, site: Cluster) -> Refused:
+    """The refusal with the setting that it is about, as whoever gave that wrote it: a field, an option beside them, a
+    variable of sbatch's, which wins over both."""
+    said = str(refused)
+    fields = fields_of(said)
+    for name in sorted(os.environ):
+        option = option_of(name)
+        if option is not None and option not in LAUNCHERS and FIELD_OF.get(option) in fields:
+            return Refused(said, name, os.environ[name])
+    if not fields:
+        return refused
+    field = next((f for f in fields if is_said(site, f)), fields[-1])
+    if field == "additional_parameters" or not is_said(site, field):
+        for option, value in site.additional_parameters.items():
+            words = (word.rstrip("s") for word in re.split("[-_]", str(option)) if len(word) > 2)
+            if any(word in said.lower() for word in words):
+                return Refused(said, f"cluster.additional_parameters.{option}", value)
+    return Refused(said, f"cluster.{field}", getattr(site, field))
 
 
 def job_name(attempt: AttemptDirectory) -> str:

@@ -25,7 +25,7 @@ from hysweep.launch import queue
 from hysweep.launch.probe import ASKED, ping, pong, report
 from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
 from hysweep.launch.sbatch import script
-from hysweep.launch.slurm import SlurmLauncher
+from hysweep.launch.slurm import SlurmLauncher, blamed
 from hysweep.launch.snapshot import snapshot
 from hysweep.launch.unsaid import read_unsaid
 from hysweep.schema import BadInput, Problem, Trial
@@ -149,7 +149,8 @@ def _submit(answer: Answer) -> Problem | None:
         answer.job_id = SlurmLauncher().send(attempt.path / "job.sbatch")
     except (Busy, Refused) as e:
         what = f"constraint {answer.kind}" if answer.kind else answer.job.site.name
-        key = (e.setting if isinstance(e, Refused) else None) or "cluster.*"
+        key = (blamed(e, job.site).setting if isinstance(e, Refused) else None) or "cluster.*"
+        key = "--constraint" if answer.kind and key == "cluster.constraint" else key
         return Problem("--cluster", what, f"no job was taken: {e}", f"mend {key} as it says")
     return None
 

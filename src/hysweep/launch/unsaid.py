@@ -6,9 +6,11 @@ A Python that does not start on one node has srun end the others, before there i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from hysweep.launch.sbatch import SET_UP_ENDED
 from hysweep.schema import BadInput
 from hysweep.schema.hostlist import hosts
 from hysweep.schema.job import Job
@@ -26,6 +28,7 @@ _NOT_THERE = re.compile(
     r"|(?P<option>srun: (?:unrecognized|invalid) option.*)"
 )
 _LOUD = re.compile(rf"(?:srun|slurmstepd\S*): error: |{_NOT_THERE.pattern}|.*(?:No such file|not found|rror:)")
+_SET_UP_ENDED = re.compile(re.escape(SET_UP_ENDED) + r"(?P<code>\d+)$")
 _CURE = "; see cluster.python, setup, modules, container and srun_args"
 
 
@@ -44,6 +47,8 @@ def unsaid(attempt: AttemptDirectory) -> End | None:
 def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
     """From the log of a job on so many nodes. What failed alike on all of them is no fault of a node."""
     lines = list(lines)
+    if ended := next((found for line in reversed(lines) if (found := _SET_UP_ENDED.match(line))), None):
+        return _of_set_up(int(ended["code"]), lines[: lines.index(ended[0])])
     loud = tuple(dict.fromkeys(line[:500] for line in lines if _LOUD.match(line)))[:12]
     lacks = next((found for line in loud if (found := _NOT_THERE.match(line))), None)
     kind = lacks.lastgroup if lacks else None
@@ -76,3 +81,12 @@ def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
     if lacks:
         return End(Cause.CONFIG_ERROR, Phase.START, reason=own + _CURE, lines=loud)
     return End(Cause.UNKNOWN, reason=loud[0], lines=loud) if loud else None
+
+
+def _of_set_up(code: int, said: Sequence[str]) -> End:
+    """Of a script that came no further than its set-up lines, which said this."""
+    reason = f"the set-up lines ended the script before the trial began, with exit code {code}"
+    reason += (f": {said[-1][:300]}" if said else "") + "; see cluster.setup and modules"
+    # by a signal, as a shell says it: who sent it knows why
+    cause = Cause.KILLED if 128 < code <= 128 + signal.NSIG else Cause.CONFIG_ERROR
+    return End(cause, Phase.START, code, reason, tuple(line[:500] for line in said[-8:]))

@@ -38,11 +38,15 @@ class Problem:
         return hash((self.key, str(self.value), self.why, self.cure))
 
     def __str__(self) -> str:
-        value = "null" if self.value is None else self.value
+        value = "null" if self.value is None else repr(self.value) if _is_blank(self.value) else self.value
         return f"{self.key} = {value}: {self.why}; {self.cure}"
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self) | {"stage": str(self.stage), "severity": str(self.severity)}
+
+
+def _is_blank(value: object) -> bool:
+    return isinstance(value, str) and not value.strip()
 
 
 class BadInput(Exception):

@@ -63,6 +63,12 @@ def moved(trial: Trial, changes: Mapping[str, Any]) -> Trial:
     return replace(trial, cluster=replace(trial.cluster, **changes.get(CLUSTER, {})))
 
 
+def is_elsewhere(submitted: Trial, changes: Mapping[str, Any]) -> bool:
+    """Whether a job of this trial would be another one where the study runs by now."""
+    here, there = (replace(t.cluster, max_submitted=None) for t in (moved(submitted, changes), submitted))
+    return here != there
+
+
 def is_of_cluster(key: str) -> bool:
     return key == CLUSTER or key.startswith(f"{CLUSTER}.")
 

@@ -33,7 +33,7 @@ from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launche
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, hour_unit, nearest, trial_id
-from hysweep.study.changes import CLUSTER, as_plain, changed, is_of_cluster, later, moved
+from hysweep.study.changes import CLUSTER, as_plain, changed, is_elsewhere, is_of_cluster, later, moved
 from hysweep.study.definition import load_definition
 from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
@@ -77,6 +77,7 @@ MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filt
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
 FORECAST_S = 60.0  # by less a forecast has not changed
 WITHDRAWN = "taken back from the queue: the study is paused"
+MOVED = "taken back from the queue: cluster.* of the study has changed"
 
 
 class Controller:
@@ -314,6 +315,37 @@ class Controller:
                 for trial, state in held:
                     self._trials.save(trial, state.but(is_held=False))
 
+    def _take_back(self, looks: dict[str, JobState]) -> None:
+        """What waits in a queue with settings of the cluster that have changed since is submitted anew with theirs;
+        where the budget has no room for that it waits on as it is. One goes first: its place in the queue is lost, and
+        the scheduler may refuse the new settings."""
+        if self._is_paused or self._is_busy or self._refusal or CLUSTER not in self._changes:
+            return
+        jobs = [(t, s) for t, s in itertools.chain.from_iterable(self._by_launcher().values()) if s.ending is None]
+        older = [(t, s) for t, s in jobs if is_elsewhere(self._config(t, s.attempt), self._changes)]
+        is_on_its_way = any(MOVED in self._trials.state(t).reason for t in self._trials.live)
+        for trial, state in older:
+            job = looks.get(state.job_id or "")
+            has_room = not self._is_beyond(self._ledger.spent + self._next_hours(trial))
+            if job is None or job.state is not JobStatus.PENDING or not has_room:
+                continue
+            if len(older) == len(jobs) and is_on_its_way:
+                return
+            is_on_its_way = True
+            self._stop(trial, state, Cause.PREEMPTED, MOVED)
+
+    def elsewhere(self) -> tuple[list[int], list[int]]:
+        """The trials whose jobs have other settings of the cluster than the study by now: those that wait in a queue,
+        and those that run. By what is on disk, also before the study is entered."""
+        waiting: list[int] = []
+        running: list[int] = []
+        for trial in self.directory.trials() if CLUSTER in self._changes else ():
+            state = trial.state()
+            if state.status is Status.SUBMITTED and is_elsewhere(self._config(trial, state.attempt), self._changes):
+                has_begun = state.began is not None or trial.attempt(state.attempt).claimed() is not None
+                (running if has_begun else waiting).append(trial.number)
+        return waiting, running
+
     def _stop(self, trial: TrialDirectory, state: State, why: Cause, reason: str) -> None:
         """Ask a trial's job to stop; its cause will be `why`."""
         self.directory.log("stop", trial=trial.number, cause=why, reason=reason)
@@ -333,6 +365,7 @@ class Controller:
             else:
                 self._follow_reruns(trial, state)
         looks = self._look()
+        self._take_back(looks)
         self._honour_pause(looks)
         for trial in self._trials.live:
             state = self._trials.state(trial)
@@ -824,10 +857,12 @@ class Controller:
         if searches and any(self._trials.state(t).job_id for t in self._trials):
             self._end(trial, state, Cause.CONFIG_ERROR, reason)
             return
-        key = refused.setting or "cluster.*"
-        field = key.removeprefix(f"{CLUSTER}.")
-        value = getattr(self._config(trial, state.attempt).cluster, field, "...")
-        cure = f"nothing was lost; go on elsewhere: hysweep resume {self.directory.path} {_example(key)}"
+        key = refused.setting or f"{CLUSTER}.*"
+        value = refused.value if refused.setting else "..."
+        how = f"go on elsewhere: hysweep resume {self.directory.path} {_example(key)}"
+        if not is_of_cluster(key):
+            how = f"mend {key}, then hysweep resume {self.directory.path}"
+        cure = f"nothing was lost; {how}"
         self._refusal = Problem(key, value, f"the scheduler refused trial {trial.number}: {refused}", cure)
         if state.reason != reason:
             self.directory.log("refused", trial=trial.number, reason=str(refused), setting=refused.setting)

@@ -10,10 +10,12 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from hysweep.launch import Busy, JobStatus, Refused, queue
-from hysweep.launch.slurm import SlurmLauncher
+from hysweep.launch.sbatch import set_up
+from hysweep.launch.slurm import SlurmLauncher, blamed
 from hysweep.schema import BadInput, Cluster, Problem, Study
 from hysweep.track import StudyDirectory, read_record, write_json, write_text
 
@@ -43,10 +45,23 @@ def detach_to_slurm(directory: StudyDirectory, study: Study, site: Cluster) -> s
     except Busy as e:
         raise BadInput(Problem("--detach", "slurm", str(e), "say it again later")) from e
     except Refused as e:
-        cure = "set study.controller.partition and the like, or study.controller.launcher=local"
-        raise BadInput(Problem("--detach", "slurm", str(e), cure)) from e
+        raise BadInput(_refusal(e, study, site)) from e
     write_json(note, {"job": job})
     return f"SLURM job {job}"
+
+
+def _refusal(refused: Refused, study: Study, site: Cluster) -> Problem:
+    """With the setting that it is about: what the study does not say of its controller is the trials'."""
+    asked = asdict(study.controller)
+    own = {"timeout_min": "time_min"}
+    found = blamed(refused, site)
+    field = own.get(name := (found.setting or "").removeprefix("cluster."), name)
+    key, value = found.setting or "--detach", found.value if found.setting else "slurm"
+    if key.startswith("cluster.") and asked.get(field) is not None:
+        key, value = f"study.controller.{field}", asked[field]
+    why = f"the scheduler refused the controller's job: {refused}"
+    cure = f"give study.controller.{field}=VALUE" if field in asked else f"mend {key}"
+    return Problem(key, value, why, f"{cure}, or study.controller.launcher=local")
 
 
 def script(directory: StudyDirectory, study: Study, site: Cluster) -> str:
@@ -68,7 +83,7 @@ def script(directory: StudyDirectory, study: Study, site: Cluster) -> str:
     }
     lines = ["#!/bin/bash", "#SBATCH --requeue"]
     lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None]
-    lines += [*(f"module load {shlex.quote(m)}" for m in site.modules), *site.setup]
+    lines += set_up(site)
     lines += [f"cd {shlex.quote(os.getcwd())}", f"exec {shlex.join([*_command(directory), '--as-job'])}"]
     return "\n".join(lines) + "\n"
 

@@ -315,7 +315,7 @@ class StudyDirectory:
         """A trial by its number or by a prefix of its id; None when there is none, or more than one."""
         trials = self.trials()
         by_number = [t for t in trials if _NUMBER.fullmatch(address) and t.number == int(address)]
-        by_id = [t for t in trials if t.id.startswith(address)]
+        by_id = [t for t in trials if address and t.id.startswith(address)]
         found = by_number or by_id
         return found[0] if len(found) == 1 else None
 
