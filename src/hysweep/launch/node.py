@@ -39,6 +39,7 @@ from hysweep.schema import BadInput
 from hysweep.schema.job import Job
 from hysweep.schema.versions import installed, unfit
 from hysweep.track import (
+    ACTIONS,
     AttemptDirectory,
     Cause,
     Claim,
@@ -428,6 +429,13 @@ def _fork() -> int:
     return node
 
 
+def _final_end(first: AttemptDirectory, until: AttemptDirectory) -> End | None:
+    """The end of an earlier attempt of the same job, if none is to follow it. A scheduler runs a job again though it
+    has ended when its node was lost before it could say so."""
+    ends = [end for n in range(first.number, until.number) if (end := first.trial.attempt(n).end())]
+    return ends[-1] if ends and ACTIONS[ends[-1].cause].retries == 0 else None
+
+
 def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
     """One rank of a SLURM job."""
     try:
@@ -440,6 +448,9 @@ def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
     if written is None:
         say(f"{submitted.path}/job.json is missing or cannot be read")
         return 2
+    if (end := _final_end(submitted, attempt)) is not None:
+        say(f"the scheduler runs the job again, but what it is for ended: {end.cause}")
+        return 0 if end.cause.is_as_planned else 1
     if allocation.restarts:
         attempt.prepare(written)
     with open(attempt.node_log_of(allocation.rank), "ab", buffering=0) as log:

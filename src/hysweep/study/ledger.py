@@ -99,9 +99,10 @@ def _span(attempt: AttemptDirectory, state: JobState | None, most: float) -> tup
     Two times are compared by one clock where there are two of one: those of nodes, of the scheduler and of the file
     server need not agree. What they disagree on is never more than the job's time.
     """
-    if state and state.started and state.ended:
-        return state.started, max(0.0, state.ended - state.started)
     claim, said = attempt.claimed(), attempt.end()
+    if state and state.started and state.ended:
+        ran = said.ended - said.started if said and said.started else 0.0  # the record may be of a later, empty run
+        return state.started, max(0.0, state.ended - state.started, min(ran, most))
     began = (said.started if said else 0.0) or (claim.created if claim else 0.0)
     start = (state.started if state else None) or began
     if not start:
