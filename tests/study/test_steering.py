@@ -106,11 +106,20 @@ def test_the_worst_case_of_what_runs_is_reserved(composer: Composer) -> None:
     assert len(directory.trials()) == 4
 
 
-def test_a_retry_needs_its_share_of_the_budget(composer: Composer) -> None:
+@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.HUNG, Cause.DISK_FULL])
+def test_a_retry_that_the_budget_has_no_room_for_waits_for_more(composer: Composer, cause: Cause) -> None:
+    """0.01 is spent, and 1.01 would be more than there is."""
     directory = begin(composer, "study.budget_gpu_hours=1.005")
-    finish(directory, FakeLauncher(rising, {(0, 1): Cause.PREEMPTED}))
-    assert causes(directory) == [Cause.PREEMPTED]
-    assert len(directory.trials()[0].attempts()) == 1, "0.01 is spent, and 1.01 would be more than there is"
+    fake = FakeLauncher(rising, {(0, 1): cause})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        while c.tick():
+            directory.withdraw_pause()  # of the full disk
+        assert "the budget of 1.005 slot-hours is used" in (c.why_no_more() or "")
+    trial = directory.trials()[0]
+    assert causes(directory) == [None] and len(trial.attempts()) == 1
+    assert "waits for a larger budget" in trial.state().reason
+    assert "its one trial was made" in finish(directory, fake, {"budget_gpu_hours": 9.0})
+    assert causes(directory) == [Cause.COMPLETED] and len(trial.attempts()) == 2
 
 
 def test_a_rerun_of_the_scheduler_s_own_is_stopped_where_it_is_too_much(composer: Composer) -> None:
@@ -125,8 +134,11 @@ def test_a_rerun_of_the_scheduler_s_own_is_stopped_where_it_is_too_much(composer
         fake.run_again(trial.state().job_id, trial.attempt(2))
         while c.tick():
             pass
-    assert causes(directory) == [Cause.NODE_FAIL]
-    assert "no room" in trial.state().reason and fake.cancelled
+    assert fake.cancelled and causes(directory) == [None]
+    assert "no room" in next(e["reason"] for e in directory.events() if e["event"] == "stop")
+    assert "waits for a larger budget" in trial.state().reason
+    finish(directory, fake, {"budget_gpu_hours": 9_000_000.0})
+    assert causes(directory) == [Cause.COMPLETED] and len(trial.attempts()) == 3
 
 
 def test_a_budget_that_fits_no_trial_is_refused(composer: Composer) -> None:

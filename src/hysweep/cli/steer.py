@@ -64,9 +64,7 @@ def pause(path: Path) -> int:
     directory = study_at(path)
     taken = Controller(directory)  # before anything changes: it says what is wrong with the definition
     settle_home(directory)
-    if not directory.is_paused:
-        directory.request_pause()
-        directory.log("paused")
+    directory.request_pause()
     try:
         with taken as controller:
             deadline = time.monotonic() + HONOURED_WITHIN_S

@@ -282,9 +282,9 @@ class Controller:
 
     def _pause(self, trial: TrialDirectory, attempt: int, why: str) -> None:
         """As somebody else would (`hysweep pause`), who then has to mend it and to say `resume`."""
-        self.directory.request_pause()
+        if not self.directory.request_pause(trial=trial.number, reason=why):
+            return
         self._is_paused = True
-        self.directory.log("paused", trial=trial.number, reason=why)
         text = f"study {self.definition.study.name} is paused, trial {trial.number} ended by {why}"
         self._notifier.tell("failure", f"paused {trial.number} {attempt}", text, trial=trial.number)
 
@@ -470,7 +470,7 @@ class Controller:
             self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause, rung=named)
             again = f"again after {cause}: {reason}"
             self._trials.save(trial, State(Status.CREATED, attempt=state.attempt, reason=again, rungs=state.rungs))
-            if action.pauses_study and not self.directory.is_paused:
+            if action.pauses_study:
                 self._pause(trial, state.attempt, f"{cause}: {reason}")
         elif action.verdict is Verdict.VALUE:
             self._end_with_value(trial, state, cause)
@@ -498,9 +498,6 @@ class Controller:
     def _may_retry(self, trial: TrialDirectory, state: State, cause: Cause) -> bool:
         action = ACTIONS[cause]
         if action.retries == 0:
-            return False
-        used = self._hours_so_far(trial)
-        if self._is_beyond(self._ledger.spent + used + self._next_hours(trial)):
             return False
         if action.needs_progress:
             steps = [a.metrics()[-1][0] if a.metrics() else 0 for a in trial.attempts()]
