@@ -146,6 +146,11 @@ def test_a_budget_that_fits_no_trial_is_refused(composer: Composer) -> None:
         begin_study(composer.compose(["study.budget_gpu_hours=0.5"]), composer, [])
 
 
+def test_a_study_begins_with_what_it_says_in_vain(composer: Composer) -> None:
+    begun = begin_study(composer.compose(["rollout.n=2,4", "study.n_trials=5"]), composer, [])
+    assert [p.key for p in begun.warnings] == ["study.n_trials"]
+
+
 @pytest.mark.parametrize(
     "less",
     [

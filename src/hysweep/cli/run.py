@@ -15,7 +15,7 @@ import click
 from omegaconf import OmegaConf
 
 from hysweep.check.site import heard_of
-from hysweep.cli.desk import print_problems
+from hysweep.cli.desk import print_problems, refuse_empty
 from hysweep.cli.study import drive, shown
 from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.compose.launcher_settings import LAUNCHED_BY, LAUNCHER, SWEEPER, as_overrides
@@ -212,9 +212,8 @@ def run_study(arguments: list[str], is_sweep: bool, config_dirs: Sequence[Path],
         click.echo("no trial of this can run, so nothing was started:", err=True)
         print_problems(e.looked, err=True)
         return 1
-    if composition.trial.cluster.launcher == "slurm":
-        for problem in heard_of(os.environ):
-            click.echo(f"warning: {problem}", err=True)
+    for problem in (*begun.warnings, *(heard_of(os.environ) if composition.trial.cluster.launcher == "slurm" else ())):
+        click.echo(f"warning: {problem}", err=True)
     trials = begun.definition.n_trials
     more = begun.definition.most_trials - trials
     counts = f"{trials} trial{'s'[: trials != 1]}" + (f" and {more} that confirm the best" if more else "")
@@ -226,9 +225,7 @@ def _fits_mode(composition: Composition, is_sweep: bool) -> None:
     if composition.space and not is_sweep:
         key = next(iter(composition.space))
         raise BadInput(Problem(key, "a range", "one trial has one value", "add -m to search the space"))
-    if is_sweep and not composition.space:
-        cure = "give a range, as in algorithm=grpo,cispo, or sweep=quickstart; leave out -m for one trial"
-        raise BadInput(Problem("space", "empty", "there is nothing to search", cure))
+    refuse_empty(composition, is_sweep)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

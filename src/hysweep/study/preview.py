@@ -9,7 +9,7 @@ from typing import Any
 
 from hysweep.check import check_trial, errors
 from hysweep.compose import Choice, Composer, Parameter, Point, Space
-from hysweep.schema import BadInput, Problem, Trial, trial_id
+from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, trial_id
 from hysweep.study.changes import moved
 from hysweep.study.definition import Definition
 from hysweep.study.ledger import worst_case
@@ -92,16 +92,32 @@ def _look(definition: Definition, composer: Composer, point: dict[str, Any]) -> 
     return Preview(point, trial, trial_id(trial, definition.space.varied), tuple(problems_of(trial, definition)))
 
 
-def beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Problem | None:
+def study_problems(definition: Definition, looked: Sequence[Preview]) -> list[Problem]:
+    """What is wrong with the size of a study, whatever its points are."""
+    return [*_beyond_budget(definition, looked), *_more_than_there_is(definition)]
+
+
+def _beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Iterator[Problem]:
     """A budget that allows not one of the trials that were looked at to take its time."""
     budget = definition.study.budget_gpu_hours
     trials = (p.trial for p in looked if p.trial is not None and p.is_feasible)
     least = min((worst_case(t.cluster) for t in trials), default=0.0)
     if budget is None or budget >= least:
-        return None
+        return
     why = f"one trial may take {least:g} by its time limit, cluster.timeout_min"
     cure = f"give {least:g} or more, or a time limit that fits"
-    return Problem("study.budget_gpu_hours", budget, why, cure)
+    yield Problem("study.budget_gpu_hours", budget, why, cure)
+
+
+def _more_than_there_is(definition: Definition) -> Iterator[Problem]:
+    """Advice: more trials than the space has."""
+    asked, there = definition.study.n_trials, definition.n_trials
+    if asked is None or asked <= there:
+        return
+    trials = "one trial" if there == 1 else f"{there} trials"
+    why = f"{'the space has no more points' if definition.space else 'there is nothing to search'}, so it is {trials}"
+    cure = f"leave it out, or give {'a wider range' if definition.space else 'a range, as in algorithm=grpo,cispo'}"
+    yield Problem("study.n_trials", asked, why, cure, Stage.NEVER, Severity.WARNING)
 
 
 def problems_of(trial: Trial, definition: Definition) -> list[Problem]:
