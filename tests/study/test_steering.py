@@ -14,6 +14,7 @@ import yaml
 
 from hysweep.cli import study as verbs
 from hysweep.compose import Composer
+from hysweep.report import read_study
 from hysweep.schema import BadInput, Notify
 from hysweep.study import begin as begin_study
 from hysweep.study.controller import Controller
@@ -253,6 +254,25 @@ def test_a_target_that_is_reached_ends_the_asking(composer: Composer) -> None:
     directory = begin(composer, "rollout.n=2,4,8,16", "study.target=0.3")
     why = finish(directory, FakeLauncher(lambda p, a: [p["rollout.n"] / 20]))
     assert len(directory.trials()) == 3 and "target of 0.3 is reached: the best is 0.4" in why
+
+
+def test_a_target_is_reached_by_a_point_not_by_one_of_its_seeds(composer: Composer) -> None:
+    """The first has 0.9 and 0.1: its mean is below the target, and so is the best that is told."""
+    words = ("sweep=seeds.yaml", "study.target=0.6", "study.notify.command='cat >> told.jsonl'")
+    Path("seeds.yaml").write_text("# @package _global_\nspace: {rollout.n: 'choice(2,4,8)', seeds: [1, 2]}\n")
+    directory = begin(composer, *words)
+    values = {(2, 1): 0.9, (2, 2): 0.1, (4, 1): 0.7, (4, 2): 0.5, (8, 1): 0.1, (8, 2): 0.1}
+    why = finish(directory, FakeLauncher(lambda p, a: [values[p["rollout.n"], p["trainer.seed"]]]))
+    assert "target of 0.6 is reached: the best is 0.6" in why and len(directory.trials()) == 4
+    (told,) = map(json.loads, Path("told.jsonl").read_text().splitlines())
+    assert told["best"] == pytest.approx(0.6) == read_study(directory).best_value
+
+
+def test_a_target_goes_by_the_direction_of_the_first_objective(composer: Composer) -> None:
+    goals = "study.objectives=[{metric:critic/score/mean,direction:minimize},{metric:gpu_hours,direction:minimize}]"
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.target=0.3", goals)
+    why = finish(directory, FakeLauncher(lambda p, a: [0.9 - p["rollout.n"] / 10]))
+    assert "target of 0.3" in why and len(directory.trials()) == 3
 
 
 def test_patience_ends_what_brings_nothing_better(composer: Composer) -> None:

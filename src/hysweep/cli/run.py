@@ -145,8 +145,7 @@ def from_launcher(hydra_config: Any) -> list[str]:
 def objective(arguments: Sequence[str], config_dirs: Sequence[Path]) -> float | None:
     """The best value of the study that a command line asks for; None: it has none."""
     definition = define(Composer(config_dirs).compose(arguments))
-    best = read_study(definition.directory).best
-    return None if best is None else best.state.value
+    return read_study(definition.directory).best_value
 
 
 def run_inside(arguments: list[str], config_dirs: Sequence[Path], here: Allocation) -> float | None:
@@ -171,7 +170,7 @@ def run_inside(arguments: list[str], config_dirs: Sequence[Path], here: Allocati
     record = read_study(begun.directory)
     if record.best is None:
         raise RuntimeError("; ".join(t.state.reason for t in record.trials) or "no trial completed")
-    return record.best.state.value
+    return record.best_value
 
 
 def launch_each(trials: Sequence[Sequence[str]], config_dirs: Sequence[Path]) -> list[float | None]:
@@ -187,8 +186,7 @@ def launch_each(trials: Sequence[Sequence[str]], config_dirs: Sequence[Path]) ->
         controllers = [stack.enter_context(Controller(b.directory, b.changes)) for b in begun]
         while [c for c in controllers if c.tick()]:
             time.sleep(min(b.definition.study.poll_s for b in begun))
-    bests = [read_study(b.directory).best for b in begun]
-    return [None if best is None else best.state.value for best in bests]
+    return [read_study(b.directory).best_value for b in begun]
 
 
 # What the sweeper's studies came to: Hydra drops what a sweeper returns.

@@ -341,6 +341,7 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
         "name": record.name,
         "directory": str(record.directory.path),
         "best": best.number if best else None,
+        "best_value": record.best_value,
         "is_paused": record.is_paused,
         "refusal": record.refusal,
         "faults": list(record.faults),

@@ -24,6 +24,7 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from hysweep.report import words
 from hysweep.report.comparing import Mean, mean_of, pareto_front
 from hysweep.schema import Objective, Study, hour_unit
+from hysweep.study.replicates import ranked_points
 from hysweep.track import (
     ACTIONS,
     AttemptDirectory,
@@ -372,6 +373,15 @@ class StudyRecord:
         return done[0] if done else None
 
     @property
+    def best_value(self) -> float | None:
+        """Of the best: of a point that was run with several seeds their mean."""
+        return self.mean_of_best.mean if self.mean_of_best else None
+
+    @property
+    def mean_of_best(self) -> Mean | None:
+        return self.mean(self.best) if self.best else None
+
+    @property
     def front(self) -> tuple[TrialRecord, ...]:
         """With several objectives: the completed trials that no other is better than, by the first objective."""
         if len(self.goals) < 2:
@@ -412,20 +422,18 @@ class StudyRecord:
     def ranked(self) -> tuple[TrialRecord, ...]:
         """Completed trials best first, of replicates by the mean of their point, and points that were confirmed before
         others; then those under way, then pruned ones, then the rest."""
-        order = list(Standing)
-        group = {Standing.COMPLETED: -1}
-        means = {key: mean_of([t.value for t in trials if t.standing is Standing.COMPLETED and t.value is not None])
-                 for key, trials in (self._by_point.items() if self.has_replicates else ())}  # fmt: skip
+        done = [t for t in self.trials if t.standing is Standing.COMPLETED and _finite(t.value) is not None]
+        completed = ((t.number, t.point, t.value or 0.0) for t in done)
+        points = ranked_points(completed, self.seeds, self.is_maximised, self.has_replicates)
+        places = {number: place for place, point in enumerate(points) for number in point.trials}
+        order = [Standing.COMPLETED, *Standing]
 
-        def key(trial: TrialRecord) -> tuple[float, float, int]:
-            value = trial.latest
-            place: float = group.get(trial.standing, order.index(trial.standing))
-            if trial.standing is Standing.COMPLETED and (mean := means.get(_point_key(trial))) is not None:
-                value = mean.mean
-                place -= mean.count > max(1, len(self.seeds))
-            known = math.inf if value is None or not math.isfinite(value) else value
-            badness = -known if self.is_maximised and known != math.inf else known
-            return place, badness, trial.number
+        def key(trial: TrialRecord) -> tuple[int, float, int]:
+            known = _finite(places.get(trial.number, trial.latest))
+            if known is None:
+                return order.index(trial.standing), math.inf, trial.number
+            is_descending = self.is_maximised and trial.number not in places
+            return order.index(trial.standing), -known if is_descending else known, trial.number
 
         return tuple(sorted(self.trials, key=key))
 

@@ -165,7 +165,7 @@ def _card(title: str, big: object, *notes: object) -> Html:
 
 def _best_card(record: StudyRecord) -> Html:
     if record.best:
-        return _card("Best value", words.number(record.best.value), _trial_link(record, record.best))
+        return _card("Best value", words.mean(record.mean_of_best), _trial_link(record, record.best))
     leading = _leading(record)
     if leading:
         return _card("Ahead so far", words.number(leading.latest), _trial_link(record, leading))
