@@ -361,6 +361,18 @@ def test_what_is_stopped_for_a_setting_that_is_ignored_would_run() -> None:
     assert "(it would run, and say nothing)" in said and "cannot run" not in said
 
 
+def test_a_study_knows_how_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was typed: Hydra has its own idea of the directories, and a sweep file is a name to it."""
+    from hysweep.cli import run
+
+    Path("mine/algorithm").mkdir(parents=True)
+    Path("mine.yaml").write_text("# @package _global_\nspace: {rollout.n: [2, 4]}\n")
+    monkeypatch.setattr(run, "drive", lambda *_: 0)
+    assert run.run_as_hydra_app(["sweep=mine.yaml"], True, False, [Path("mine")]) == 0
+    command = yaml.safe_load(Path("outputs/mine/study.yaml").read_text())["command"]
+    assert command == ["hysweep", "run", "-m", "--config-dir", "mine", "sweep=mine.yaml"]
+
+
 def test_warnings_stop_only_the_strict() -> None:
     words = ("check", "rollout.temperature=0.3")
     assert hysweep(*words).returncode == 0

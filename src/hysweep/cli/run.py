@@ -57,6 +57,8 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
         _fits_mode(composition, is_sweep)
     elif flags and is_sweep:
         raise BadInput(Problem("--multirun", flags[0], "Hydra shows one configuration", "leave out -m"))
+    places = [word for d in config_dirs for word in ("--config-dir", str(d))]
+    typed[:] = ["hysweep", "run", *(["-m"] if is_sweep else []), *(["--detach"] if detach else []), *places, *arguments]
     if detach:
         return run_study(overrides, is_sweep, config_dirs, detach=True)
 
@@ -189,6 +191,8 @@ def launch_each(trials: Sequence[Sequence[str]], config_dirs: Sequence[Path]) ->
     return [read_study(b.directory).best_value for b in begun]
 
 
+# The command line before Hydra had it; empty where Hydra's own command is at work.
+typed: list[str] = []
 # What the sweeper's studies came to: Hydra drops what a sweeper returns.
 sweep_results: list[int] = []
 
@@ -205,7 +209,8 @@ def run_study(arguments: list[str], is_sweep: bool, config_dirs: Sequence[Path],
     composition = composer.compose(arguments)
     _fits_mode(composition, is_sweep)
     try:
-        begun = begin(composition, composer, ["hysweep", "run", *(["-m"] if is_sweep else []), *arguments])
+        command = typed or ["hysweep", "run", *(["-m"] if is_sweep else []), *arguments]
+        begun = begin(composition, composer, command)
     except NothingFeasible as e:
         click.echo("no trial of this can run, so nothing was started:", err=True)
         print_problems(e.looked, err=True)

@@ -279,7 +279,7 @@ class StudyRecord:
     filters    the conditions that every point meets
     seeds      those that each point is run with; none: one run each
     overrides  the fixed overrides
-    command    what started it
+    command    what started it, in which directory (cwd)
     commits    what was checked out when it began, by directory
     read_at    when it was read
     faults     what could not be read, one line each
@@ -291,6 +291,7 @@ class StudyRecord:
     space: Mapping[str, str]
     overrides: tuple[str, ...]
     command: str
+    cwd: str
     versions: Mapping[str, str]
     commits: Mapping[str, str]
     created: float | None
@@ -586,6 +587,7 @@ def read_study(
         seeds=tuple(s for s in _sequence(_mapping(asked.get("space")).get("seeds")) if isinstance(s, int)),
         overrides=tuple(str(o) for o in _sequence(asked.get("overrides"))),
         command=_command(asked.get("command")),
+        cwd=str(asked.get("cwd") or ""),
         versions={str(k): str(v) for k, v in _mapping(asked.get("versions")).items()},
         commits={str(k): str(v) for k, v in _mapping(asked.get("commits")).items()},
         created=_finite(asked.get("created")),

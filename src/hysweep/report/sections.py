@@ -291,25 +291,42 @@ def _margin(record: StudyRecord, best: TrialRecord) -> str:
 
 
 def run_again(record: StudyRecord, trial: TrialRecord) -> str:
-    """The command that makes this one training again, as a study of its own beside this one.
+    """The command that makes this one training again, from any directory, as a study of its own beside this one.
 
-    A value on the command line takes its key out of the space of a sweep file, so that nothing varies. A sweep file
-    that is not shipped is the one that the study keeps. What would make more trainings of it is turned off.
+    A value on the command line takes its key out of the space of a sweep file, so that nothing varies. What would make
+    more trainings of it is turned off. Config groups that are not the shipped ones are those that the study keeps.
     """
-    from hysweep.compose import SHIPPED
-
-    own = {"study.name", "study.enqueue", "study.confirm.top", "study.promote.min_steps", *trial.point}
+    own = {
+        "study.name",
+        "study.enqueue",
+        "study.n_trials",
+        "study.confirm.top",
+        "study.promote.min_steps",
+        *trial.point,
+    }
     fixed = [o for o in record.overrides if o.partition("=")[0].lstrip("+~") not in own]
     point = [f"{key}={_emitted(value)}" for key, value in trial.point.items()]
     name = [f"study.name={_emitted(f'{record.directory.name}-trial-{trial.number}')}"]
     off = ["study.enqueue=[]"] if record.setting("enqueue") else []
     off += ["study.confirm.top=0"] if _mapping(record, "confirm").get("top") else []
     off += ["study.promote.min_steps=null"] if _mapping(record, "promote").get("min_steps") else []
-    sweep = next((f"sweep/{o.partition('=')[2]}.yaml" for o in fixed if o.startswith("sweep=")), None)
-    kept, shipped = record.directory.conf / str(sweep), SHIPPED / str(sweep)
-    is_own = kept.is_file() and not (shipped.is_file() and shipped.read_bytes() == kept.read_bytes())
-    snapshot = ["--config-dir", str(record.directory.conf)] if is_own else []
-    return shlex.join(["hysweep", "run", *snapshot, *fixed, *point, *off, *name])
+    off += ["study.n_trials=null"] if record.settings.get("n_trials") else []
+    kept = ["--config-dir", str(record.directory.conf.absolute())] if _has_own_groups(record) else []
+    return _from_anywhere(record, shlex.join(["hysweep", "run", *kept, *fixed, *point, *off, *name]))
+
+
+def _from_anywhere(record: StudyRecord, command: str) -> str:
+    """Relative paths are from where the study was started."""
+    return f"cd {shlex.quote(record.cwd)} && {command}" if record.cwd else command
+
+
+def _has_own_groups(record: StudyRecord) -> bool:
+    """Whether the config groups that a study keeps hold anything that is not shipped as it stands there."""
+    from hysweep.compose import SHIPPED
+
+    conf = record.directory.conf
+    kept = {path: SHIPPED / path.relative_to(conf) for path in conf.rglob("*.yaml")}
+    return any(not there.is_file() or there.read_bytes() != path.read_bytes() for path, there in kept.items())
 
 
 def _mapping(record: StudyRecord, name: str) -> Mapping[str, Any]:
@@ -325,8 +342,8 @@ def _emitted(value: Any) -> str:
 
 
 def _snapshot_hint(record: StudyRecord) -> Html | None:
-    conf = record.directory.conf
-    if not conf.is_dir():
+    conf = record.directory.conf.absolute()
+    if not conf.is_dir() or _has_own_groups(record):
         return None
     return element(
         "p",
@@ -388,7 +405,7 @@ def _asked(view: View) -> Html | None:
     if record.overrides:
         facts.append(("Fixed", join(element("code", o, class_="chip") for o in record.overrides)))
     if record.command:
-        facts.append(("Started by", _command("command", record.command)))
+        facts.append(("Started by", _command("command", _from_anywhere(record, record.command))))
     if record.settings:
         facts.append(("Searched by", join(element("code", text, class_="chip") for text in _search_words(record))))
     if enqueued := [words.label(point, record.space) for point in record.enqueued]:
