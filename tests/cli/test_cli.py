@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -363,8 +364,7 @@ def test_what_is_stopped_for_a_setting_that_is_ignored_would_run() -> None:
 
 def test_a_study_knows_how_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was typed: Hydra has its own idea of the directories, and a sweep file is a name to it."""
-    from hysweep.cli import run
-
+    run = import_module("hysweep.cli.run")  # the name is that of the verb in hysweep.cli
     Path("mine/algorithm").mkdir(parents=True)
     Path("mine.yaml").write_text("# @package _global_\nspace: {rollout.n: [2, 4]}\n")
     monkeypatch.setattr(run, "drive", lambda *_: 0)
