@@ -31,6 +31,7 @@ from hysweep.report.page import page
 from hysweep.report.searching import importances_of
 from hysweep.report.sections import run_again
 from hysweep.schema import BadInput
+from hysweep.study.definition import study_faults
 from hysweep.track import Cause, Status, StudyDirectory
 
 VOID = {"meta", "input", "br"}
@@ -465,11 +466,12 @@ def test_the_command_is_of_one_training(make_study: MakeStudy, tmp_path: Path) -
     """Whatever makes several of a point: seeds, confirmation, promotion."""
     from hysweep.compose import Composer
 
-    text = "study: {confirm: {top: 2}, promote: {min_steps: 2}}\nspace: {rollout.n: [2, 4], seeds: 3}\n"
+    settings = {"confirm": {"top": 2, "seeds": 2}, "promote": {"min_steps": 2, "reduction_factor": 4}}
+    text = f"study: {json.dumps(settings)}\nspace: {{rollout.n: [2, 4], seeds: 3}}\n"
     (tmp_path / "mine.yaml").write_text(f"# @package _global_\n{text}")
     composer = Composer()
     asked = composer.compose([f"sweep={tmp_path / 'mine.yaml'}"])
-    study = make_study("mine", overrides=list(asked.fixed), study={"confirm": {"top": 2}, "promote": {"min_steps": 2}})
+    study = make_study("mine", overrides=[*asked.fixed, "study.confirm.top=2"], study=settings)
     for name, content in composer.snapshot().items():
         (study.directory.conf / name).parent.mkdir(parents=True, exist_ok=True)
         (study.directory.conf / name).write_text(content)
@@ -480,6 +482,7 @@ def test_the_command_is_of_one_training(make_study: MakeStudy, tmp_path: Path) -
     assert (again.trial.rollout.n, again.trial.trainer.seed) == (2, 3)
     assert not again.space and not again.space.seeds
     assert again.study.confirm.top == 0 and again.study.promote.min_steps is None
+    assert study_faults(again.study, again.space) == [], "and nothing of it is said in vain"
 
 
 def test_a_sweep_that_is_not_shipped_is_composed_from_what_the_study_keeps(

@@ -403,9 +403,11 @@ class StudyRecord:
     @property
     def confirming(self) -> int:
         """How many trials confirm the best: they come on top of `n_trials`, with seeds that the search does not use."""
-        if SEED in self.space or not _whole(_mapping(self.settings.get("confirm")).get("top")):
-            return 0
-        return sum(SEED in t.point and t.point[SEED] not in self.seeds for t in self.trials)
+        return sum(map(self.is_confirmation, self.trials))
+
+    def is_confirmation(self, trial: TrialRecord) -> bool:
+        is_asked = SEED not in self.space and _whole(self.part("confirm").get("top"))
+        return bool(is_asked) and SEED in trial.point and trial.point[SEED] not in self.seeds
 
     def mean(self, trial: TrialRecord) -> Mean | None:
         """Of the replicates of a trial's point that completed."""
@@ -742,7 +744,8 @@ def _costed(trial: TrialRecord, ledger: tuple[Booking, ...], now: float, silence
     """The trial with what it has cost by `now`, and what pruning it spared."""
     entries = {e.attempt: e for e in ledger if e.trial == trial.number}
     booked = {number: entry.gpu_hours for number, entry in entries.items()}
-    seconds = {a.number: a.seconds(now, silence_s) for a in trial.attempts}
+    attempts = tuple(_booked(a, entries[a.number]) if a.number in entries else a for a in trial.attempts)
+    seconds = {a.number: a.seconds(now, silence_s) for a in attempts}
     running = {a.number: seconds[a.number] / 3600 * a.gpus for a in trial.attempts if a.number not in booked}
     spent = sum(booked.values()) + sum(running.values())
     saved = 0.0
@@ -751,8 +754,15 @@ def _costed(trial: TrialRecord, ledger: tuple[Booking, ...], now: float, silence
         gpus = next((a.gpus for a in reversed(trial.attempts) if a.gpus), 1)
         a_step = statistics.median(measured) * gpus / 3600 if measured else spent / trial.last_step
         saved = max(0, trial.total_steps - trial.last_step) * a_step
-    attempts = tuple(replace(a, cause=entries[a.number].cause) if a.number in entries else a for a in trial.attempts)
     return replace(trial, attempts=attempts, seconds=sum(seconds.values()), gpu_hours=spent, saved_gpu_hours=saved)
+
+
+def _booked(attempt: AttemptRecord, entry: Booking) -> AttemptRecord:
+    """The controller knows why an attempt ended, and of one whose node left no word how long it took."""
+    ended = attempt.ended
+    if ended is None and attempt.started is not None and entry.gpus:
+        ended = attempt.started + 3600 * entry.gpu_hours / entry.gpus
+    return replace(attempt, cause=entry.cause, ended=ended)
 
 
 def _curves(steps: Mapping[int, Mapping[str, Any]], metrics: Collection[str]) -> dict[str, Curve]:

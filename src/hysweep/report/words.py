@@ -73,6 +73,13 @@ def mean(of: Mean | None) -> str:
     return number(of.mean) + (f" (mean of {of.count} runs)" if of.count > 1 else "")
 
 
+def interval(of: Mean | None) -> str:
+    """0.2134 ± 0.012, or of a single run its value."""
+    if of is None or of.half_width is None:
+        return number(of.mean if of else None)
+    return f"{number(of.mean)} ± {number(float(f'{of.half_width:.2g}'))}"
+
+
 def scientific(value: float) -> str:
     """The short form of a learning rate: 1.2e-3, 3e-7."""
     if not value or not math.isfinite(value):
