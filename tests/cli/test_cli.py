@@ -421,6 +421,32 @@ def test_more_trials_than_there_are_points_are_said(words: tuple[str, ...], says
     assert told.startswith("warning: study.n_trials = 20: " + says) if says else told == ""
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("study.last=3",),
+        ("rollout.n=2,4", "study.sampler=random"),
+        ("rollout.n=2,4", "study.enqueue=[{rollout.n:4}]"),
+        ("rollout.n=2,4", "study.default_first=true"),
+        ("study.pruner.min_steps=3",),
+        ("study.notify.events=[end]",),
+        ("study.force_sqlite=true",),
+    ],
+)
+def test_settings_of_a_study_that_nothing_reads_are_said(words: tuple[str, ...]) -> None:
+    key = words[-1].partition("=")[0]
+    answer = hysweep("check", *words)
+    assert answer.returncode == 0 and f"warning: {key} = " in answer.stdout and "does nothing: " in answer.stdout
+    needs = {
+        "study.last": "study.reduce=mean_last",
+        "study.pruner.min_steps": "study.pruner=median",
+        "study.notify.events": "study.notify.command=true",
+        "study.force_sqlite": "study.storage=sqlite:////tmp/x.db",
+    }
+    read = needs.get(key, "study.n_trials=2")
+    assert "does nothing" not in hysweep("check", *words, read).stdout
+
+
 @pytest.mark.parametrize("verb", ["plan", "check", "simulate"])
 def test_a_search_of_nothing_is_refused_at_the_desk_as_by_run(verb: str) -> None:
     answer = hysweep(verb, "-m", "study.n_trials=20")

@@ -316,7 +316,9 @@ class StudyRecord:
 
     @property
     def sampler(self) -> str:
-        """By name; studies of the first version have nothing else."""
+        """By name; studies of the first version have nothing else. Every point, in order, is a grid."""
+        if self.settings.get("n_trials") is None:
+            return "grid"
         given = self.settings.get("sampler")
         return str(_mapping(given).get("name") or given or _DEFAULTS.sampler.name)
 
