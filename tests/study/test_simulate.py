@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from hysweep.cli.simulate import Asked, Risks, simulate
-from hysweep.cli.steer import tick
+from hysweep.cli.steer import pause, tick
 from hysweep.cli.study import resume
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
@@ -234,7 +234,7 @@ def test_nothing_simulated_becomes_a_result(composer):
     (tried.path / "aside").rename(tried.path / "simulated")
     with pytest.raises(BadInput, match="simulated"):
         begin(composer.compose([FOUR, "study.name=tried"]), composer, [])
-    for act in (lambda: resume(tried.path, [], False), lambda: tick(tried.path, False)):
+    for act in (lambda: resume(tried.path, [], False), lambda: tick(tried.path, False), lambda: pause(tried.path)):
         with pytest.raises(BadInput, match="no real job goes on"):
             act()
     console = Console(width=100, record=True, file=StringIO())

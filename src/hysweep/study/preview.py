@@ -129,10 +129,9 @@ def _not_read(definition: Definition) -> Iterator[Problem]:
             key = f"study.objectives[{place}]" if study.objectives else "study"
             yield _idle(f"{key}.last", goal.last, f"reduce={goal.reduce} does not read it", "reduce=mean_last")
     if definition.is_grid and definition.space:
-        asked = (
-            {"sampler": study.sampler.name} if study.sampler.name != "grid" and study.sampler != usual.sampler else {}
-        )
-        asked |= {name: given for name in ("enqueue", "default_first") if (given := getattr(study, name))}
+        asked: dict[str, object] = {n: given for n in ("enqueue", "default_first") if (given := getattr(study, n))}
+        if study.sampler != usual.sampler and study.sampler.name != "grid":
+            asked["sampler"] = study.sampler.name
         for name, given in asked.items():
             yield _idle(f"study.{name}", given, "every point runs, in the order of the space", "study.n_trials")
     if study.pruner.name == "none":
