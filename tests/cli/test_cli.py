@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -234,6 +235,16 @@ def test_layouts_say_what_check_refuses_whatever_the_layout(words: list[str], ke
     assert f"problem: {key} = " in answer.stderr and "mine.yaml would hold, so it is not written" in answer.stderr
 
 
+@pytest.mark.parametrize("nodes", ["cluster.nodes=1", "cluster=local"])
+def test_layouts_say_it_also_where_none_fits(nodes: str) -> None:
+    """With every other fault, and with nothing of what another layout would mend."""
+    words = ("algorithm.clip_ratio_low=1.2", "trainer.mini_batch_size=1000")
+    answer = hysweep("layouts", "experiment=hy3_dapo_math", nodes, *words, "--sweep", "mine.yaml")
+    assert answer.returncode and not Path("mine.yaml").exists()
+    assert {"algorithm.clip_ratio_low", "trainer.mini_batch_size"} <= set(answer.stderr.split()), answer
+    assert ("parallelism." in answer.stderr) == (nodes == "cluster=local"), "nothing is laid out without GPUs"
+
+
 def test_the_command_that_layouts_print_runs() -> None:
     """A sweep is taken by its path, from wherever it lies; of directories only one's own are named."""
     answer = hysweep("layouts", "experiment=hy3_dapo_math", "--top", "2", "--sweep", "best.yaml")
@@ -351,6 +362,17 @@ def test_what_is_stopped_for_a_setting_that_is_ignored_would_run() -> None:
     assert "(it would run, and say nothing)" in said and "cannot run" not in said
 
 
+def test_a_study_knows_how_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was typed: Hydra has its own idea of the directories, and a sweep file is a name to it."""
+    run = import_module("hysweep.cli.run")  # the name is that of the verb in hysweep.cli
+    Path("mine/algorithm").mkdir(parents=True)
+    Path("mine.yaml").write_text("# @package _global_\nspace: {rollout.n: [2, 4]}\n")
+    monkeypatch.setattr(run, "drive", lambda *_: 0)
+    assert run.run_as_hydra_app(["sweep=mine.yaml"], True, False, [Path("mine")]) == 0
+    command = yaml.safe_load(Path("outputs/mine/study.yaml").read_text())["command"]
+    assert command == ["hysweep", "run", "-m", "--config-dir", "mine", "sweep=mine.yaml"]
+
+
 def test_warnings_stop_only_the_strict() -> None:
     words = ("check", "rollout.temperature=0.3")
     assert hysweep(*words).returncode == 0
@@ -378,6 +400,57 @@ def test_plan_shows_what_a_study_may_come_to_in_the_unit_of_its_machine() -> Non
     assert "slot-hours at most 1.75" in kept and "budget slot-hours 1.75" in kept
     on_gpus = lines("sweep=hy3_algorithms")
     assert "GPU-hours at most 9,408" in on_gpus and "budget GPU-hours 20,000" in on_gpus
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), ""),
+        (("study.n_trials=20",), "there is nothing to search, so it is one trial"),
+        (("rollout.n=2,4", "study.n_trials=20"), "the space has no more points, so it is 2 trials"),
+        (("rollout.n=2,4", "study.n_trials=2"), ""),
+    ],
+)
+def test_more_trials_than_there_are_points_are_said(words: tuple[str, ...], says: str) -> None:
+    """It is a warning, so that a sweep file of which much is fixed runs; --strict makes it a no."""
+    for verb in ("plan", "check"):
+        answer, strict = hysweep(verb, *words), hysweep(verb, *words, "--strict")
+        assert (answer.returncode, strict.returncode) == (0, 1 if says else 0)
+        assert [says in line for line in answer.stdout.splitlines() if "warning: " in line] == [True] * bool(says)
+    told = hysweep("simulate", *words, "trainer.total_steps=2", "--step-s", "1").stderr
+    assert told.startswith("warning: study.n_trials = 20: " + says) if says else told == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("study.last=3",),
+        ("rollout.n=2,4", "study.sampler=random"),
+        ("rollout.n=2,4", "study.enqueue=[{rollout.n:4}]"),
+        ("rollout.n=2,4", "study.default_first=true"),
+        ("study.pruner.min_steps=3",),
+        ("study.notify.events=[end]",),
+        ("study.force_sqlite=true",),
+    ],
+)
+def test_settings_of_a_study_that_nothing_reads_are_said(words: tuple[str, ...]) -> None:
+    key = words[-1].partition("=")[0]
+    answer = hysweep("check", *words)
+    assert answer.returncode == 0 and f"warning: {key} = " in answer.stdout and "does nothing: " in answer.stdout
+    needs = {
+        "study.last": "study.reduce=mean_last",
+        "study.pruner.min_steps": "study.pruner=median",
+        "study.notify.events": "study.notify.command=true",
+        "study.force_sqlite": "study.storage=sqlite:////tmp/x.db",
+    }
+    read = needs.get(key, "study.n_trials=2")
+    assert "does nothing" not in hysweep("check", *words, read).stdout
+
+
+@pytest.mark.parametrize("verb", ["plan", "check", "simulate"])
+def test_a_search_of_nothing_is_refused_at_the_desk_as_by_run(verb: str) -> None:
+    answer = hysweep(verb, "-m", "study.n_trials=20")
+    assert answer.returncode == 2 and answer.stderr == hysweep("run", "-m", "study.n_trials=20").stderr
 
 
 def test_plan_writes_nothing_and_counts(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hysweep.compose import SHIPPED
 from hysweep.track import Booking, Cause, Claim, End, Phase, State, Status, StudyDirectory, TrialDirectory
 
 START = 1_764_500_000.0
@@ -166,6 +167,7 @@ def study_yaml(name: str, **changes: Any) -> str:
     return yaml.safe_dump(asked | changes, sort_keys=False)
 
 
+ROOT = (SHIPPED / "config.yaml").read_text()
 MakeStudy = Callable[..., Study]
 
 
@@ -174,7 +176,7 @@ def make_study(tmp_path: Path) -> MakeStudy:
     def make(name: str = "demo", text: str | None = None, **settings: Any) -> Study:
         asked = {k: settings.pop(k) for k in list(settings) if k not in Study.__dataclass_fields__}
         directory = StudyDirectory(tmp_path / name)
-        directory.create(text if text is not None else study_yaml(name, **asked), {"config.yaml": "a: 1\n"})
+        directory.create(text if text is not None else study_yaml(name, **asked), {"config.yaml": ROOT})
         return Study(directory, **settings)
 
     return make

@@ -12,6 +12,7 @@ from rich.console import Console
 from hysweep.report import leaderboard, live_table, read_study
 from hysweep.report.comparing import mean_of, pareto_front
 from hysweep.report.page import page
+from hysweep.report.searching import importances_of
 from hysweep.track import Cause, State, Status
 
 METRIC = "val-core/tiny_copy/acc/mean@1"
@@ -95,6 +96,23 @@ def test_replicates_are_ranked_by_the_mean_of_their_point(make_study) -> None:
     assert "mean±95%" in shown(leaderboard(record, width=160))
     text = page(record, "")
     assert "over 2 seeds" in text and "rollout.n &gt; 1" in text
+
+
+def test_confirmed_points_are_told_and_weigh_no_more_than_others(make_study) -> None:
+    confirm = {"confirm": {"top": 1, "seeds": 2}}
+    study = make_study("sure", study=confirm, space={"rollout.n": "choice(2,4,8)", "algorithm": "choice(grpo,cispo)"})
+    for place, value in enumerate([0.5, 0.6, 0.7, 0.1, 0.2, 0.3]):
+        point = {"rollout.n": 2 ** (1 + place % 3), "algorithm": ("grpo", "cispo")[place // 3]}
+        study.trial(point, Cause.COMPLETED, value=value)
+    for seed, value in ((2, 0.5), (3, 0.75)):
+        study.trial({"rollout.n": 8, "algorithm": "grpo", "trainer.seed": seed}, Cause.COMPLETED, value=value)
+    record = read_study(study.path)
+    assert record.confirming == 2 and record.best_value == pytest.approx(0.65)
+    found = importances_of(record)
+    assert found is not None and found.trials == 6
+    text = page(record, "")
+    assert "; then the best with 2 new seeds." in text and "mean of 3 runs" in text
+    assert "over 3 seeds. The next point, that of trial 1 (" in text and "), has 0.6." in text
 
 
 def test_ranges_of_every_kind_are_shown_in_words(make_study) -> None:

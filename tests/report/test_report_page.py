@@ -10,9 +10,11 @@ import json
 import math
 import re
 import shlex
+import subprocess
 import sys
 from array import array
 from collections.abc import Iterable
+from html import unescape
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -29,6 +31,7 @@ from hysweep.report.page import page
 from hysweep.report.searching import importances_of
 from hysweep.report.sections import run_again
 from hysweep.schema import BadInput
+from hysweep.study.definition import study_faults
 from hysweep.track import Cause, Status, StudyDirectory
 
 VOID = {"meta", "input", "br"}
@@ -435,7 +438,7 @@ def test_the_command_repeats_the_best_trial(quickstart: Study) -> None:
     assert record.best is not None
     assert run_again(record, record.best) == (
         "hysweep run trainer.total_steps=40 sweep=quickstart algorithm=cispo trainer.learning_rate=0.0012 "
-        "study.name=quickstart-trial-1"
+        "study.n_trials=null study.name=quickstart-trial-1"
     )
 
 
@@ -463,11 +466,12 @@ def test_the_command_is_of_one_training(make_study: MakeStudy, tmp_path: Path) -
     """Whatever makes several of a point: seeds, confirmation, promotion."""
     from hysweep.compose import Composer
 
-    text = "study: {confirm: {top: 2}, promote: {min_steps: 2}}\nspace: {rollout.n: [2, 4], seeds: 3}\n"
+    settings = {"confirm": {"top": 2, "seeds": 2}, "promote": {"min_steps": 2, "reduction_factor": 4}}
+    text = f"study: {json.dumps(settings)}\nspace: {{rollout.n: [2, 4], seeds: 3}}\n"
     (tmp_path / "mine.yaml").write_text(f"# @package _global_\n{text}")
     composer = Composer()
     asked = composer.compose([f"sweep={tmp_path / 'mine.yaml'}"])
-    study = make_study("mine", overrides=list(asked.fixed), study={"confirm": {"top": 2}, "promote": {"min_steps": 2}})
+    study = make_study("mine", overrides=[*asked.fixed, "study.confirm.top=2"], study=settings)
     for name, content in composer.snapshot().items():
         (study.directory.conf / name).parent.mkdir(parents=True, exist_ok=True)
         (study.directory.conf / name).write_text(content)
@@ -478,6 +482,7 @@ def test_the_command_is_of_one_training(make_study: MakeStudy, tmp_path: Path) -
     assert (again.trial.rollout.n, again.trial.trainer.seed) == (2, 3)
     assert not again.space and not again.space.seeds
     assert again.study.confirm.top == 0 and again.study.promote.min_steps is None
+    assert study_faults(again.study, again.space) == [], "and nothing of it is said in vain"
 
 
 def test_a_sweep_that_is_not_shipped_is_composed_from_what_the_study_keeps(
@@ -500,6 +505,40 @@ def test_a_sweep_that_is_not_shipped_is_composed_from_what_the_study_keeps(
     assert option == "--config-dir"
     again = Composer([Path(conf)]).compose(words)
     assert (again.trial.trainer.total_steps, again.trial.rollout.n) == (4, 2)
+
+
+def test_the_command_is_right_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an option of one's own, a sweep by its path, a file and a place of studies, all relative."""
+    from hysweep.compose import SHIPPED, Composer
+    from hysweep.compose.composer import trial_yaml
+    from hysweep.schema import trial_id
+    from hysweep.study import begin
+
+    home, elsewhere = tmp_path / "my home", tmp_path / "elsewhere"
+    for place in (home / "mine" / "algorithm", elsewhere):
+        place.mkdir(parents=True)
+    own = (SHIPPED / "algorithm" / "grpo.yaml").read_text().replace("name: grpo", "name: own")
+    (home / "mine" / "algorithm" / "own.yaml").write_text(own)
+    (home / "reward.py").write_text("def compute_score(**row):\n    return 1.0\n")
+    (home / "sweep.yaml").write_text("# @package _global_\nstudy: {n_trials: 1}\nspace: {rollout.n: [2, 4]}\n")
+    monkeypatch.chdir(home)
+    composer = Composer([Path("mine")])
+    words = ["sweep=sweep.yaml", "algorithm=own", "reward.function_path=reward.py", "study.root=studies"]
+    typed = ["hysweep", "run", "-m", "--config-dir", "mine", *words]
+    begun = begin(composer.compose(words), composer, typed)
+    trial = composer.point(begun.definition.fixed, begun.definition.space, {"rollout.n": 4})
+    id = trial_id(trial, begun.definition.space.varied)
+    begun.directory.add_trial(0, id, trial_yaml(trial), {"rollout.n": 4})
+    record = read_study(Path("studies/sweep"))
+    again = run_again(record, record.trials[0])
+    started = re.search(r'id="command">([^<]*)<', page(record, ""))
+    assert started is not None
+    monkeypatch.chdir(elsewhere)
+    for command in (again, unescape(started[1])):
+        words = command.replace("hysweep run", f"{sys.executable} -m hysweep check --json")
+        told = subprocess.run(words, shell=True, capture_output=True, text=True, timeout=120)
+        assert told.returncode == 0, told
+        assert id in [point["id"] for point in json.loads(told.stdout)]
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -67,6 +67,19 @@ def test_the_smallest_wins_where_the_study_minimises(make_study: MakeStudy) -> N
     assert record.best is record.ranked[0]
 
 
+def test_an_attempt_that_left_no_word_took_what_is_booked(make_study: MakeStudy) -> None:
+    """The times of its files may be those of a copy."""
+    study = make_study("lost")
+    trial = study.trial({"rollout.n": 2}, earlier=[Cause.PREEMPTED])
+    first = trial.attempt(1)
+    (first.path / "end.json").unlink()
+    record = read_study(study.path)
+    entry = next(e for e in record.ledger if e.attempt == 1)
+    attempt = record.trials[0].attempts[0]
+    assert attempt.ended - attempt.started == pytest.approx(3600 * entry.gpu_hours)
+    assert record.trials[0].seconds == pytest.approx(3600 * record.gpu_hours)
+
+
 def test_gpu_hours_are_booked_ones_and_those_of_running_attempts(make_study: MakeStudy) -> None:
     study = make_study(gpus=8, gpu="H20")
     study.trial({"algorithm": "grpo"}, steps=10, earlier=[Cause.PREEMPTED])

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from hysweep.cli.simulate import Asked, Risks, simulate
-from hysweep.cli.steer import tick
+from hysweep.cli.steer import pause, tick
 from hysweep.cli.study import resume
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
@@ -141,7 +141,7 @@ def ask(words: list[str], **given) -> int:
         "keep": None,
     }
     return simulate(
-        [*words, "trainer.total_steps=10", "study.poll_s=5"], [], Asked(**usual | {"keep": None} | given), True
+        [*words, "trainer.total_steps=10", "study.poll_s=5"], False, [], Asked(**usual | {"keep": None} | given), True
     )
 
 
@@ -173,6 +173,24 @@ def test_what_is_kept_is_a_study(capsys):
         composer = Composer()
         begin(composer.compose([FOUR, f"study.root={kept.path}"]), composer, [])
     assert sorted(kept.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [(), ("study.confirm.top=2", "study.confirm.seeds=3"), ("sweep=two.yaml",)])
+def test_the_best_is_that_of_every_report(words, composer, capsys):
+    """Of a point that was run with several seeds it is their mean, here as in `status` and on the page."""
+    Path("two.yaml").write_text(
+        "# @package _global_\nspace: {trainer.learning_rate: 'choice(1e-4,1e-3)', seeds: [5, 6]}\n"
+    )
+    search = [*words, *(() if words and "sweep" in words[0] else [FOUR])]
+    assert ask([*search, "study.name=here"], keep=Path("there")) == 0
+    told, record = json.loads(capsys.readouterr().out), read_study(Path("there/here"))
+    assert (told["best"], told["best_point"]) == (record.best_value, record.best.point)
+    runs = len(record.replicates(record.best))
+    assert runs == (4 if "confirm" in str(words) else 2 if words else 1)
+    assert (record.best_value == record.best.value) == (runs == 1)
+    line = StringIO()
+    Console(file=line, width=200).print(live_table(record, width=200, height=40))
+    assert (f"(mean of {runs} runs)" in line.getvalue()) == (runs > 1)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +234,7 @@ def test_nothing_simulated_becomes_a_result(composer):
     (tried.path / "aside").rename(tried.path / "simulated")
     with pytest.raises(BadInput, match="simulated"):
         begin(composer.compose([FOUR, "study.name=tried"]), composer, [])
-    for act in (lambda: resume(tried.path, [], False), lambda: tick(tried.path, False)):
+    for act in (lambda: resume(tried.path, [], False), lambda: tick(tried.path, False), lambda: pause(tried.path)):
         with pytest.raises(BadInput, match="no real job goes on"):
             act()
     console = Console(width=100, record=True, file=StringIO())

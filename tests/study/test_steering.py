@@ -14,6 +14,7 @@ import yaml
 
 from hysweep.cli import study as verbs
 from hysweep.compose import Composer
+from hysweep.report import read_study
 from hysweep.schema import BadInput, Notify
 from hysweep.study import begin as begin_study
 from hysweep.study.controller import Controller
@@ -159,11 +160,20 @@ def test_the_worst_case_of_what_runs_is_reserved(composer: Composer) -> None:
     assert len(directory.trials()) == 4
 
 
-def test_a_retry_needs_its_share_of_the_budget(composer: Composer) -> None:
+@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.HUNG, Cause.DISK_FULL])
+def test_a_retry_that_the_budget_has_no_room_for_waits_for_more(composer: Composer, cause: Cause) -> None:
+    """0.01 is spent, and 1.01 would be more than there is."""
     directory = begin(composer, "study.budget_gpu_hours=1.005")
-    finish(directory, FakeLauncher(rising, {(0, 1): Cause.PREEMPTED}))
-    assert causes(directory) == [Cause.PREEMPTED]
-    assert len(directory.trials()[0].attempts()) == 1, "0.01 is spent, and 1.01 would be more than there is"
+    fake = FakeLauncher(rising, {(0, 1): cause})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        while c.tick():
+            directory.withdraw_pause()  # of the full disk
+        assert "the budget of 1.005 slot-hours is used" in (c.why_no_more() or "")
+    trial = directory.trials()[0]
+    assert causes(directory) == [None] and len(trial.attempts()) == 1
+    assert "waits for a larger budget" in trial.state().reason
+    assert "its one trial was made" in finish(directory, fake, {"budget_gpu_hours": 9.0})
+    assert causes(directory) == [Cause.COMPLETED] and len(trial.attempts()) == 2
 
 
 def test_a_rerun_of_the_scheduler_s_own_is_stopped_where_it_is_too_much(composer: Composer) -> None:
@@ -178,13 +188,21 @@ def test_a_rerun_of_the_scheduler_s_own_is_stopped_where_it_is_too_much(composer
         fake.run_again(trial.state().job_id, trial.attempt(2))
         while c.tick():
             pass
-    assert causes(directory) == [Cause.NODE_FAIL]
-    assert "no room" in trial.state().reason and fake.cancelled
+    assert fake.cancelled and causes(directory) == [None]
+    assert "no room" in next(e["reason"] for e in directory.events() if e["event"] == "stop")
+    assert "waits for a larger budget" in trial.state().reason
+    finish(directory, fake, {"budget_gpu_hours": 9_000_000.0})
+    assert causes(directory) == [Cause.COMPLETED] and len(trial.attempts()) == 3
 
 
 def test_a_budget_that_fits_no_trial_is_refused(composer: Composer) -> None:
     with pytest.raises(BadInput, match=r"study\.budget_gpu_hours = 0\.5: one trial may take 1"):
         begin_study(composer.compose(["study.budget_gpu_hours=0.5"]), composer, [])
+
+
+def test_a_study_begins_with_what_it_says_in_vain(composer: Composer) -> None:
+    begun = begin_study(composer.compose(["rollout.n=2,4", "study.n_trials=5"]), composer, [])
+    assert [p.key for p in begun.warnings] == ["study.n_trials"]
 
 
 @pytest.mark.parametrize(
@@ -289,6 +307,25 @@ def test_a_target_that_is_reached_ends_the_asking(composer: Composer) -> None:
     directory = begin(composer, "rollout.n=2,4,8,16", "study.target=0.3")
     why = finish(directory, FakeLauncher(lambda p, a: [p["rollout.n"] / 20]))
     assert len(directory.trials()) == 3 and "target of 0.3 is reached: the best is 0.4" in why
+
+
+def test_a_target_is_reached_by_a_point_not_by_one_of_its_seeds(composer: Composer) -> None:
+    """The first has 0.9 and 0.1: its mean is below the target, and so is the best that is told."""
+    words = ("sweep=seeds.yaml", "study.target=0.6", "study.notify.command='cat >> told.jsonl'")
+    Path("seeds.yaml").write_text("# @package _global_\nspace: {rollout.n: 'choice(2,4,8)', seeds: [1, 2]}\n")
+    directory = begin(composer, *words)
+    values = {(2, 1): 0.9, (2, 2): 0.1, (4, 1): 0.7, (4, 2): 0.5, (8, 1): 0.1, (8, 2): 0.1}
+    why = finish(directory, FakeLauncher(lambda p, a: [values[p["rollout.n"], p["trainer.seed"]]]))
+    assert "target of 0.6 is reached: the best is 0.6" in why and len(directory.trials()) == 4
+    (told,) = map(json.loads, Path("told.jsonl").read_text().splitlines())
+    assert told["best"] == pytest.approx(0.6) == read_study(directory).best_value
+
+
+def test_a_target_goes_by_the_direction_of_the_first_objective(composer: Composer) -> None:
+    goals = "study.objectives=[{metric:critic/score/mean,direction:minimize},{metric:gpu_hours,direction:minimize}]"
+    directory = begin(composer, "rollout.n=2,4,8,16", "study.target=0.3", goals)
+    why = finish(directory, FakeLauncher(lambda p, a: [0.9 - p["rollout.n"] / 10]))
+    assert "target of 0.3" in why and len(directory.trials()) == 3
 
 
 def test_patience_ends_what_brings_nothing_better(composer: Composer) -> None:

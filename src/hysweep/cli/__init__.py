@@ -67,7 +67,8 @@ CONFIG_DIR = click.option(
     metavar="DIR",
     help="Your own config groups; they win over the shipped.",
 )
-SWEEP = click.option("-m", "--multirun", is_flag=True, expose_value=False, hidden=True)  # a habit; needed by run alone
+HABIT = click.option("-m", "--multirun", is_flag=True, expose_value=False, hidden=True)  # needed by run alone
+SWEEP = click.option("-m", "--multirun", "is_sweep", is_flag=True, hidden=True)  # not needed, but believed
 STUDY = click.argument("directory", metavar="DIR", type=Place(path_type=Path), shell_complete=lambda *a: _studies(*a))
 SET = click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A variable that the script reads.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
@@ -116,7 +117,7 @@ def run(overrides: tuple[str, ...], multirun: bool, detach: bool, config_dirs: t
 @click.option("--verl", is_flag=True, help="The exact trainer command instead.")
 @click.option("--doc", is_flag=True, help="Every field with its meaning and its trainer key instead.")
 @JSON
-@SWEEP
+@HABIT
 @CONFIG_DIR
 @OVERRIDES
 def show(overrides: tuple[str, ...], verl: bool, doc: bool, as_json: bool, config_dirs: tuple[str, ...]) -> None:
@@ -136,6 +137,7 @@ def show(overrides: tuple[str, ...], verl: bool, doc: bool, as_json: bool, confi
 @OVERRIDES
 def check(
     overrides: tuple[str, ...],
+    is_sweep: bool,
     strict: bool,
     verl_command: str | None,
     given: tuple[str, ...],
@@ -149,7 +151,7 @@ def check(
         sys.exit(desk.check_command(verl_command, list(overrides), given, strict, as_json))
     if given:
         raise click.UsageError("--set gives a variable to the script of --verl-command; a field is set as key=value")
-    sys.exit(desk.check(list(overrides), [Path(d) for d in config_dirs], strict, as_json))
+    sys.exit(desk.check(list(overrides), is_sweep, [Path(d) for d in config_dirs], strict, as_json))
 
 
 @hysweep.command(epilog="Example: hysweep estimate experiment=hy3_dapo_math memory.use_fused_kernels=false")
@@ -160,7 +162,7 @@ def check(
 @click.option("--no-calibration", is_flag=True, help="Leave out a factor that was kept.")
 @click.option("--forget", is_flag=True, help="Remove the factor that was kept for the cluster that is named.")
 @JSON
-@SWEEP
+@HABIT
 @CONFIG_DIR
 @OVERRIDES
 def estimate(
@@ -185,15 +187,16 @@ def estimate(
 
 
 @hysweep.command(epilog="Example: hysweep plan sweep=hy3_algorithms")
+@click.option("--strict", is_flag=True, help="Warnings, and points that cannot run, count as a no.")
 @JSON
 @SWEEP
 @CONFIG_DIR
 @OVERRIDES
-def plan(overrides: tuple[str, ...], as_json: bool, config_dirs: tuple[str, ...]) -> None:
+def plan(overrides: tuple[str, ...], is_sweep: bool, strict: bool, as_json: bool, config_dirs: tuple[str, ...]) -> None:
     """Show what a run would launch: trials, nodes, GPU-hours, problems. Nothing is written or started."""
     from hysweep.cli.desk import plan as answer
 
-    sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], as_json))
+    sys.exit(answer(list(overrides), is_sweep, [Path(d) for d in config_dirs], strict, as_json))
 
 
 @hysweep.command(epilog="Example: hysweep simulate sweep=hy3_algorithms --cluster nodes=64 --like outputs/earlier")
@@ -217,6 +220,7 @@ def plan(overrides: tuple[str, ...], as_json: bool, config_dirs: tuple[str, ...]
 @OVERRIDES
 def simulate(
     overrides: tuple[str, ...],
+    is_sweep: bool,
     cluster_words: tuple[str, ...],
     curves: str,
     like: Path | None,
@@ -234,7 +238,7 @@ def simulate(
 
     risks = Risks(preempt_per_day, node_fail_per_day)
     asked = Asked(cluster_words, curves, like, step_s, risks, seed, keep)
-    sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], asked, as_json))
+    sys.exit(answer(list(overrides), is_sweep, [Path(d) for d in config_dirs], asked, as_json))
 
 
 @hysweep.command(epilog="Example: hysweep layouts experiment=hy3_dapo_math --sort kv_sequences")

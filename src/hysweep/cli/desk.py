@@ -18,11 +18,11 @@ from hysweep.check import errors
 from hysweep.check.files import unseen
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.compile import Job, compile_trial
-from hysweep.compose import Composer, text_of
+from hysweep.compose import Composer, Composition, text_of
 from hysweep.compose.composer import all_leaves, trial_yaml
 from hysweep.compose.launcher_settings import as_typed
 from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, hour_unit, trial_id
-from hysweep.study import Definition, Preview, beyond_budget, define, preview
+from hysweep.study import Definition, Preview, define, preview, study_problems
 from hysweep.study.ledger import worst_case
 from hysweep.track import AttemptDirectory
 
@@ -55,29 +55,38 @@ def show(overrides: list[str], config_dirs: Sequence[Path], verl: bool, doc: boo
         click.echo(OmegaConf.to_yaml(OmegaConf.create({"study": asdict(composition.study)})), nl=False)
 
 
-def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_json: bool) -> int:
+def refuse_empty(composition: Composition, is_sweep: bool) -> None:
+    """Raises BadInput for a search (-m) of nothing."""
+    if is_sweep and not composition.space:
+        cure = "give a range, as in algorithm=grpo,cispo, or sweep=quickstart; leave out -m for one trial"
+        raise BadInput(Problem("space", "empty", "there is nothing to search", cure))
+
+
+def check(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], strict: bool, as_json: bool) -> int:
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)
+    refuse_empty(composition, is_sweep)
     definition = define(composition)
     looked = preview(definition, composer)
     bad = [p for p in looked if not p.is_feasible or (strict and p.problems)]
-    beyond = beyond_budget(definition, looked)
+    of_study = study_problems(definition, looked)
+    bad_study = of_study if strict else errors(of_study)
     if as_json:
-        click.echo(json.dumps(_previews_json(looked, beyond), indent=1, default=str))
-        return 1 if bad or beyond else 0
+        click.echo(json.dumps(_previews_json(looked, of_study), indent=1, default=str))
+        return 1 if bad or bad_study else 0
     print_problems(looked)
-    if beyond:
-        click.echo(f"problem: {beyond}")
+    for problem in of_study:
+        _say(problem)
     count = f"{len(looked)} trial{'s'[: len(looked) != 1]} looked at"
     click.echo(
         f"{count}: "
         + (
             f"{len(bad)} to mend"
             if bad
-            else "the budget is to mend"
-            if beyond
+            else f"{' and '.join(p.key for p in bad_study)} to mend"
+            if bad_study
             else "no problem found"
-            if not any(p.problems for p in looked)
+            if not of_study and not any(p.problems for p in looked)
             else "all can run"
         )
     )
@@ -85,7 +94,7 @@ def check(overrides: list[str], config_dirs: Sequence[Path], strict: bool, as_js
     if away:
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
         click.echo(f"not looked at, since it is not on this machine: {', '.join(away[:3])}{more}")
-    return 1 if bad or beyond else 0
+    return 1 if bad or bad_study else 0
 
 
 def check_command(file: str, overrides: list[str], given: Sequence[str], strict: bool, as_json: bool) -> int:
@@ -121,9 +130,10 @@ def check_command(file: str, overrides: list[str], given: Sequence[str], strict:
     return 1 if bad else 0
 
 
-def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> int:
+def plan(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], strict: bool, as_json: bool) -> int:
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)
+    refuse_empty(composition, is_sweep)
     definition = define(composition)
     looked = preview(definition, composer)
     feasible = [p for p in looked if p.trial is not None and not errors(p.problems)]
@@ -159,12 +169,15 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     }
     beside = disk_problems(trial, definition.study.max_parallel, definition.most_trials, facts["disk_gib_free"])
     beside += heard_of(os.environ) if trial.cluster.launcher == "slurm" else []
-    beyond = beyond_budget(definition, looked)
+    of_study = study_problems(definition, looked)
+    is_good = bool(feasible) and not errors(of_study)
+    if strict:
+        is_good = not (beside or of_study or any(p.problems for p in looked))
     if as_json:
-        problems = [told for told in _previews_json(looked, beyond) if told["problems"]]
+        problems = [told for told in _previews_json(looked, of_study) if told["problems"]]
         told = {"problems": problems, "warnings": [p.as_dict() for p in beside], "first_job": job.as_dict()}
         click.echo(json.dumps(facts | told, indent=1, default=str))
-        return 0 if feasible and not beyond else 1
+        return 0 if is_good else 1
     unit = hour_unit(trial.has_gpu)
     shown = [
         (name.replace("gpu_hours", unit).replace("_", " "), _figure(v) if isinstance(v, float) else f"{v}")
@@ -177,13 +190,11 @@ def plan(overrides: list[str], config_dirs: Sequence[Path], as_json: bool) -> in
     for name, text in shown:
         click.echo(f"{name:>{width}}  {text}")
     print_problems(looked)
-    if beyond:
-        click.echo(f"problem: {beyond}")
-    for problem in beside:
-        click.echo(f"warning: {problem}")
+    for problem in (*of_study, *beside):
+        _say(problem)
     click.echo("the first job:")
     click.echo(_launch_plan(job))
-    return 0 if feasible and not beyond else 1
+    return 0 if is_good else 1
 
 
 def _figure(value: float) -> str:
@@ -218,6 +229,15 @@ def _late(problem: Problem) -> str:
     return late if is_sure else late.replace("would", "may")
 
 
+def _say(problem: Problem) -> None:
+    """One that is not of a trial."""
+    click.echo(f"{_word(problem)}: {problem}")
+
+
+def _word(problem: Problem) -> str:
+    return "warning" if problem.severity is Severity.WARNING else "problem"
+
+
 def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
     """Every problem once, with the number of trials that have it and the first point where it shows.
 
@@ -232,9 +252,8 @@ def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
         _print_table(rows, err)
         return
     for problem, where in rows:
-        word = "warning" if problem.severity is Severity.WARNING else "problem"
         at = f"  [{where}]" if where else ""
-        click.echo(f"{word}: {problem} ({_late(problem)}){at}", err=err)
+        click.echo(f"{_word(problem)}: {problem} ({_late(problem)}){at}", err=err)
 
 
 def _where(looked: Sequence[Preview], where: Sequence[Preview]) -> str:
@@ -253,8 +272,7 @@ def _print_table(rows: Sequence[tuple[Problem, str]], err: bool) -> None:
     table.add_column()
     table.add_column(overflow="fold")
     for problem, where in rows:
-        is_warning = problem.severity is Severity.WARNING
-        mark = Text("warning", "yellow") if is_warning else Text("problem", "red")
+        mark = Text(_word(problem), "yellow" if problem.severity is Severity.WARNING else "red")
         what = Text(f"{problem.key} = {problem.value}\n", "bold")
         late = Text(_late(problem) + (f" ({where})" if where else ""), "dim")
         table.add_row(mark, Text.assemble(what, f"{problem.why}\n", (f"{problem.cure}\n", "green"), late))
@@ -293,9 +311,10 @@ def _show_fields(as_json: bool) -> None:
         )
 
 
-def _previews_json(looked: Sequence[Preview], beyond: Problem | None) -> list[dict[str, Any]]:
-    """What is wrong with the study's budget is told beside its points, as one that is nowhere."""
-    return [_preview_json(p) for p in [*looked, *([Preview({}, None, "", (beyond,))] if beyond else [])]]
+def _previews_json(looked: Sequence[Preview], of_study: Sequence[Problem]) -> list[dict[str, Any]]:
+    """What is wrong with the study's size is told beside its points, as one that is nowhere."""
+    nowhere = _preview_json(Preview({}, None, "", tuple(of_study))) | {"is_feasible": not errors(of_study)}
+    return [*map(_preview_json, looked), *([nowhere] if of_study else [])]
 
 
 def _preview_json(p: Preview) -> dict[str, Any]:

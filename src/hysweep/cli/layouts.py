@@ -33,6 +33,7 @@ SHOWN = {
 }  # fmt: skip
 
 
+BOUNDLESS = 1e6  # GiB of a GPU into which everything fits
 MOST_GPUS = 1024  # of the clusters that a cure looks at
 WIDE = 160  # columns, where nobody looks: nothing is cut
 STEP = "step: seconds, predicted and not measured: to rank by."
@@ -60,9 +61,8 @@ def layouts(
         key = next(iter(composition.space))
         raise BadInput(Problem(key, "varies", "layouts are of one trial", "give it one value"))
     faults = errors(check_trial(composition.trial, without=[memory_fits]))
-    place = [p for p in faults if p.key in ("cluster.nodes", "rollout.engine")]
-    if place:
-        raise BadInput(*place)
+    if any(p.key in ("cluster.nodes", "rollout.engine") for p in faults):
+        raise BadInput(*faults)
     given = {o.lstrip("+").partition("=")[0] for o in composition.fixed}
     found = search(composition.trial, any_nodes, given)
     order = found.order(sort)
@@ -71,9 +71,11 @@ def layouts(
     for row in rows if not is_predicted else ():
         row |= {name: None for name in row if name == "seconds" or name.endswith("_s")}
     chosen = found.distinct(order, sort)[:top] if sweep is not None else order[:1]
-    placed = (found.placed(composition.trial, int(row)) for row in chosen)
-    problems = list({str(p): p for t in placed for p in errors(check_trial(t))}.values())
-    if sweep is not None and not problems:
+    placed = [found.placed(composition.trial, int(row)) for row in chosen]
+    placed = placed or _legal(composition.trial, any_nodes, given)
+    told = (p for t in placed for p in errors(check_trial(t, without=[] if rows else [memory_fits])))
+    problems = list({str(p): p for p in told}.values())
+    if sweep is not None and rows and not problems:
         limit = composition.trial.cluster.timeout_min
         if is_predicted:
             limit = min(limit, time_limit_min(max(found.table["seconds"][chosen], default=0.0)))
@@ -93,11 +95,12 @@ def layouts(
         click.echo(f"problem: {problem}", err=True)
     if problems:
         refused = "the first of these" if sweep is None else f"what {sweep} would hold, so it is not written"
+        refused = refused if rows else "this whatever the layout"
         click.echo(f"`hysweep check` refuses {refused}", err=True)
     answer = 0 if rows and not problems else 1
     if as_json:
-        told = {"legal": found.legal, "fitting": found.fitting, "layouts": rows, "cure": cure}
-        click.echo(json.dumps(told | {"problems": [p.as_dict() for p in problems]}, indent=1, default=str))
+        facts = {"legal": found.legal, "fitting": found.fitting, "layouts": rows, "cure": cure}
+        click.echo(json.dumps(facts | {"problems": [p.as_dict() for p in problems]}, indent=1, default=str))
         return answer
     if rows:
         _print(rows)
@@ -119,6 +122,15 @@ def layouts(
         click.echo(f"written: {sweep}; {command}")
         click.echo("its report says how well this ranking predicted the measured one")
     return answer
+
+
+def _legal(trial: Trial, any_nodes: bool, given: Collection[str]) -> list[Trial]:
+    """The trial in one of its legal layouts, if there is one: what is wrong with it is so whether it fits or not."""
+    from hysweep.layouts.search import search
+
+    roomy = replace(trial, cluster=replace(trial.cluster, gpu_memory_gib=BOUNDLESS))
+    found = search(roomy, any_nodes, given)
+    return [found.placed(trial, 0)] if found.fitting else []
 
 
 def _column(said: str) -> str:

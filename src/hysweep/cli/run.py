@@ -15,7 +15,7 @@ import click
 from omegaconf import OmegaConf
 
 from hysweep.check.site import heard_of
-from hysweep.cli.desk import print_problems
+from hysweep.cli.desk import print_problems, refuse_empty
 from hysweep.cli.study import drive, shown
 from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.compose.launcher_settings import LAUNCHED_BY, LAUNCHER, SWEEPER, as_overrides
@@ -57,6 +57,8 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
         _fits_mode(composition, is_sweep)
     elif flags and is_sweep:
         raise BadInput(Problem("--multirun", flags[0], "Hydra shows one configuration", "leave out -m"))
+    places = [word for d in config_dirs for word in ("--config-dir", str(d))]
+    typed[:] = ["hysweep", "run", *(["-m"] if is_sweep else []), *(["--detach"] if detach else []), *places, *arguments]
     if detach:
         return run_study(overrides, is_sweep, config_dirs, detach=True)
 
@@ -145,8 +147,7 @@ def from_launcher(hydra_config: Any) -> list[str]:
 def objective(arguments: Sequence[str], config_dirs: Sequence[Path]) -> float | None:
     """The best value of the study that a command line asks for; None: it has none."""
     definition = define(Composer(config_dirs).compose(arguments))
-    best = read_study(definition.directory).best
-    return None if best is None else best.state.value
+    return read_study(definition.directory).best_value
 
 
 def run_inside(arguments: list[str], config_dirs: Sequence[Path], here: Allocation) -> float | None:
@@ -171,7 +172,7 @@ def run_inside(arguments: list[str], config_dirs: Sequence[Path], here: Allocati
     record = read_study(begun.directory)
     if record.best is None:
         raise RuntimeError("; ".join(t.state.reason for t in record.trials) or "no trial completed")
-    return record.best.state.value
+    return record.best_value
 
 
 def launch_each(trials: Sequence[Sequence[str]], config_dirs: Sequence[Path]) -> list[float | None]:
@@ -187,10 +188,11 @@ def launch_each(trials: Sequence[Sequence[str]], config_dirs: Sequence[Path]) ->
         controllers = [stack.enter_context(Controller(b.directory, b.changes)) for b in begun]
         while [c for c in controllers if c.tick()]:
             time.sleep(min(b.definition.study.poll_s for b in begun))
-    bests = [read_study(b.directory).best for b in begun]
-    return [None if best is None else best.state.value for best in bests]
+    return [read_study(b.directory).best_value for b in begun]
 
 
+# The command line before Hydra had it; empty where Hydra's own command is at work.
+typed: list[str] = []
 # What the sweeper's studies came to: Hydra drops what a sweeper returns.
 sweep_results: list[int] = []
 
@@ -207,14 +209,14 @@ def run_study(arguments: list[str], is_sweep: bool, config_dirs: Sequence[Path],
     composition = composer.compose(arguments)
     _fits_mode(composition, is_sweep)
     try:
-        begun = begin(composition, composer, ["hysweep", "run", *(["-m"] if is_sweep else []), *arguments])
+        command = typed or ["hysweep", "run", *(["-m"] if is_sweep else []), *arguments]
+        begun = begin(composition, composer, command)
     except NothingFeasible as e:
         click.echo("no trial of this can run, so nothing was started:", err=True)
         print_problems(e.looked, err=True)
         return 1
-    if composition.trial.cluster.launcher == "slurm":
-        for problem in heard_of(os.environ):
-            click.echo(f"warning: {problem}", err=True)
+    for problem in (*begun.warnings, *(heard_of(os.environ) if composition.trial.cluster.launcher == "slurm" else ())):
+        click.echo(f"warning: {problem}", err=True)
     trials = begun.definition.n_trials
     more = begun.definition.most_trials - trials
     counts = f"{trials} trial{'s'[: trials != 1]}" + (f" and {more} that confirm the best" if more else "")
@@ -226,9 +228,7 @@ def _fits_mode(composition: Composition, is_sweep: bool) -> None:
     if composition.space and not is_sweep:
         key = next(iter(composition.space))
         raise BadInput(Problem(key, "a range", "one trial has one value", "add -m to search the space"))
-    if is_sweep and not composition.space:
-        cure = "give a range, as in algorithm=grpo,cispo, or sweep=quickstart; leave out -m for one trial"
-        raise BadInput(Problem("space", "empty", "there is nothing to search", cure))
+    refuse_empty(composition, is_sweep)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

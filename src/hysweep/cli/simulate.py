@@ -17,12 +17,13 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from hysweep.cli.desk import print_problems
+from hysweep.check import errors
+from hysweep.cli.desk import print_problems, refuse_empty
 from hysweep.compose import Composer
 from hysweep.launch.simulated import BOOT_S, SimulatedCluster
 from hysweep.report import words
 from hysweep.schema import BadInput, Problem, hour_unit, suggest
-from hysweep.study import Definition, beyond_budget, define, preview
+from hysweep.study import Definition, define, preview, study_problems
 from hysweep.study.curves import Curves, Given, Model, Recorded
 from hysweep.study.home import refuse_nested
 from hysweep.study.simulation import Outcome, Stay, simulate_study, without_pruning
@@ -68,11 +69,12 @@ class Asked:
         return [word for name, value, usual in given if value != usual for word in (name, str(value))]
 
 
-def simulate(overrides: list[str], config_dirs: Sequence[Path], asked: Asked, as_json: bool) -> int:
+def simulate(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], asked: Asked, as_json: bool) -> int:
     if asked.keep is not None:
         refuse_nested("--keep", asked.keep)
     composer = Composer(config_dirs)
     composition = composer.compose(overrides)
+    refuse_empty(composition, is_sweep)
     dirs = [word for d in config_dirs for word in ("--config-dir", str(d))]
     definition = define(composition, ["hysweep", "simulate", *overrides, *asked.words(), *dirs])
     looked = preview(definition, composer)
@@ -81,8 +83,11 @@ def simulate(overrides: list[str], config_dirs: Sequence[Path], asked: Asked, as
         click.echo("no trial of this can run:", err=True)
         print_problems(looked, err=True)
         return 1
-    if beyond := beyond_budget(definition, looked):
-        raise BadInput(beyond)
+    of_study = study_problems(definition, looked)
+    if faults := errors(of_study):
+        raise BadInput(*faults)
+    for problem in of_study:
+        click.echo(f"warning: {problem}", err=True)
     cluster = _cluster(asked, max(t.cluster.nodes for t in feasible), definition.study.max_parallel)
     curves = _curves(asked, definition, composer)
     if asked.keep is not None and (there := asked.keep / definition.study.name).exists():

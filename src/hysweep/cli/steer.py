@@ -64,12 +64,10 @@ def tick(path: Path, as_json: bool) -> int:
 def pause(path: Path) -> int:
     """Leave the request, and carry it out unless a controller is there to do so. Returns 1 while something waits in a
     queue that may still begin."""
-    directory = study_at(path)
+    directory = study_to_drive(path)
     taken = Controller(directory)  # before anything changes: it says what is wrong with the definition
     settle_home(directory)
-    if not directory.is_paused:
-        directory.request_pause()
-        directory.log("paused")
+    directory.request_pause()
     try:
         with taken as controller, Patience(HONOURED_WITHIN_S) as patience:
             while not patience.is_over:

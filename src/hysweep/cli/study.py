@@ -58,7 +58,7 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
             try:
                 if not is_driven:  # whoever goes on with a study wants it to go on
                     directory.withdraw_cancel()
-                    _end_pause(directory)
+                    directory.withdraw_pause()
                 is_driven = True
                 if not detach:
                     return _drive_here(controller)
@@ -171,7 +171,7 @@ def _conclude(directory: StudyDirectory, console: Console) -> int:
     if record.best is not None:
         return 0
     causes = sorted({str(t.state.cause) for t in record.trials if t.state.cause})
-    click.echo(f"no trial completed; they ended by: {', '.join(causes) or 'nothing'}", err=True)
+    click.echo("no trial completed" + (f"; they ended by: {', '.join(causes)}" if causes else ""), err=True)
     for trial in record.trials:
         if trial.state.reason:
             click.echo(f"  trial {trial.number}: {trial.state.reason}", err=True)
@@ -203,7 +203,7 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
         _tell_elsewhere(*Controller(directory, changes).elsewhere())
     if as_job or there is None or there.is_over:
         return drive(directory, changes, detach, as_job)
-    was_paused = _end_pause(directory)
+    was_paused = directory.withdraw_pause()
     # whoever drives it takes the changes over in its next step
     if changes:
         directory.save_changes(later(directory.changes(), as_plain(changes)))
@@ -220,15 +220,6 @@ def _tell_elsewhere(waiting: list[int], running: list[int]) -> None:
     ):
         if numbers:
             click.echo(f"trial{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}, {what}")
-
-
-def _end_pause(directory: StudyDirectory) -> bool:
-    """Whether there was one."""
-    if not directory.is_paused:
-        return False
-    directory.withdraw_pause()
-    directory.log("resumed")
-    return True
 
 
 def _named(directory: StudyDirectory, there: Holder) -> str:
@@ -374,6 +365,7 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
         "name": record.name,
         "directory": str(record.directory.path),
         "best": best.number if best else None,
+        "best_value": record.best_value,
         "is_paused": record.is_paused,
         "refusal": record.refusal,
         "faults": list(record.faults),

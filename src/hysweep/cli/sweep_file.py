@@ -33,8 +33,6 @@ def write_sweep(
     asked: how the layouts were asked for, beside the overrides; timeout_min: of a job, unless the overrides say it.
     """
     _refuse_place(path)
-    if not best:
-        raise BadInput(Problem("--sweep", path, "no layout fits, so there is nothing to sweep", "see hysweep estimate"))
     text = _text(overrides, best, asked, timeout_min)
     with tempfile.TemporaryDirectory() as directory:
         draft = Path(directory) / path.name

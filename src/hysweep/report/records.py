@@ -24,6 +24,7 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from hysweep.report import words
 from hysweep.report.comparing import Mean, mean_of, pareto_front
 from hysweep.schema import Objective, Study, hour_unit
+from hysweep.study.replicates import ranked_points
 from hysweep.track import (
     ACTIONS,
     AttemptDirectory,
@@ -278,7 +279,7 @@ class StudyRecord:
     filters    the conditions that every point meets
     seeds      those that each point is run with; none: one run each
     overrides  the fixed overrides
-    command    what started it
+    command    what started it, in which directory (cwd)
     commits    what was checked out when it began, by directory
     read_at    when it was read
     faults     what could not be read, one line each
@@ -290,6 +291,7 @@ class StudyRecord:
     space: Mapping[str, str]
     overrides: tuple[str, ...]
     command: str
+    cwd: str
     versions: Mapping[str, str]
     commits: Mapping[str, str]
     created: float | None
@@ -314,7 +316,9 @@ class StudyRecord:
 
     @property
     def sampler(self) -> str:
-        """By name; studies of the first version have nothing else."""
+        """By name; studies of the first version have nothing else. Every point, in order, is a grid."""
+        if self.settings.get("n_trials") is None:
+            return "grid"
         given = self.settings.get("sampler")
         return str(_mapping(given).get("name") or given or _DEFAULTS.sampler.name)
 
@@ -372,6 +376,15 @@ class StudyRecord:
         return done[0] if done else None
 
     @property
+    def best_value(self) -> float | None:
+        """Of the best: of a point that was run with several seeds their mean."""
+        return self.mean_of_best.mean if self.mean_of_best else None
+
+    @property
+    def mean_of_best(self) -> Mean | None:
+        return self.mean(self.best) if self.best else None
+
+    @property
     def front(self) -> tuple[TrialRecord, ...]:
         """With several objectives: the completed trials that no other is better than, by the first objective."""
         if len(self.goals) < 2:
@@ -392,9 +405,11 @@ class StudyRecord:
     @property
     def confirming(self) -> int:
         """How many trials confirm the best: they come on top of `n_trials`, with seeds that the search does not use."""
-        if SEED in self.space or not _whole(_mapping(self.settings.get("confirm")).get("top")):
-            return 0
-        return sum(SEED in t.point and t.point[SEED] not in self.seeds for t in self.trials)
+        return sum(map(self.is_confirmation, self.trials))
+
+    def is_confirmation(self, trial: TrialRecord) -> bool:
+        is_asked = SEED not in self.space and _whole(self.part("confirm").get("top"))
+        return bool(is_asked) and SEED in trial.point and trial.point[SEED] not in self.seeds
 
     def mean(self, trial: TrialRecord) -> Mean | None:
         """Of the replicates of a trial's point that completed."""
@@ -412,20 +427,18 @@ class StudyRecord:
     def ranked(self) -> tuple[TrialRecord, ...]:
         """Completed trials best first, of replicates by the mean of their point, and points that were confirmed before
         others; then those under way, then pruned ones, then the rest."""
-        order = list(Standing)
-        group = {Standing.COMPLETED: -1}
-        means = {key: mean_of([t.value for t in trials if t.standing is Standing.COMPLETED and t.value is not None])
-                 for key, trials in (self._by_point.items() if self.has_replicates else ())}  # fmt: skip
+        done = [t for t in self.trials if t.standing is Standing.COMPLETED and _finite(t.value) is not None]
+        completed = ((t.number, t.point, t.value or 0.0) for t in done)
+        points = ranked_points(completed, self.seeds, self.is_maximised, self.has_replicates)
+        places = {number: place for place, point in enumerate(points) for number in point.trials}
+        order = [Standing.COMPLETED, *Standing]
 
-        def key(trial: TrialRecord) -> tuple[float, float, int]:
-            value = trial.latest
-            place: float = group.get(trial.standing, order.index(trial.standing))
-            if trial.standing is Standing.COMPLETED and (mean := means.get(_point_key(trial))) is not None:
-                value = mean.mean
-                place -= mean.count > max(1, len(self.seeds))
-            known = math.inf if value is None or not math.isfinite(value) else value
-            badness = -known if self.is_maximised and known != math.inf else known
-            return place, badness, trial.number
+        def key(trial: TrialRecord) -> tuple[int, float, int]:
+            known = _finite(places.get(trial.number, trial.latest))
+            if known is None:
+                return order.index(trial.standing), math.inf, trial.number
+            is_descending = self.is_maximised and trial.number not in places
+            return order.index(trial.standing), -known if is_descending else known, trial.number
 
         return tuple(sorted(self.trials, key=key))
 
@@ -578,6 +591,7 @@ def read_study(
         seeds=tuple(s for s in _sequence(_mapping(asked.get("space")).get("seeds")) if isinstance(s, int)),
         overrides=tuple(str(o) for o in _sequence(asked.get("overrides"))),
         command=_command(asked.get("command")),
+        cwd=str(asked.get("cwd") or ""),
         versions={str(k): str(v) for k, v in _mapping(asked.get("versions")).items()},
         commits={str(k): str(v) for k, v in _mapping(asked.get("commits")).items()},
         created=_finite(asked.get("created")),
@@ -732,7 +746,8 @@ def _costed(trial: TrialRecord, ledger: tuple[Booking, ...], now: float, silence
     """The trial with what it has cost by `now`, and what pruning it spared."""
     entries = {e.attempt: e for e in ledger if e.trial == trial.number}
     booked = {number: entry.gpu_hours for number, entry in entries.items()}
-    seconds = {a.number: a.seconds(now, silence_s) for a in trial.attempts}
+    attempts = tuple(_booked(a, entries[a.number]) if a.number in entries else a for a in trial.attempts)
+    seconds = {a.number: a.seconds(now, silence_s) for a in attempts}
     running = {a.number: seconds[a.number] / 3600 * a.gpus for a in trial.attempts if a.number not in booked}
     spent = sum(booked.values()) + sum(running.values())
     saved = 0.0
@@ -741,8 +756,15 @@ def _costed(trial: TrialRecord, ledger: tuple[Booking, ...], now: float, silence
         gpus = next((a.gpus for a in reversed(trial.attempts) if a.gpus), 1)
         a_step = statistics.median(measured) * gpus / 3600 if measured else spent / trial.last_step
         saved = max(0, trial.total_steps - trial.last_step) * a_step
-    attempts = tuple(replace(a, cause=entries[a.number].cause) if a.number in entries else a for a in trial.attempts)
     return replace(trial, attempts=attempts, seconds=sum(seconds.values()), gpu_hours=spent, saved_gpu_hours=saved)
+
+
+def _booked(attempt: AttemptRecord, entry: Booking) -> AttemptRecord:
+    """The controller knows why an attempt ended, and of one whose node left no word how long it took."""
+    ended = attempt.ended
+    if ended is None and attempt.started is not None and entry.gpus:
+        ended = attempt.started + 3600 * entry.gpu_hours / entry.gpus
+    return replace(attempt, cause=entry.cause, ended=ended)
 
 
 def _curves(steps: Mapping[int, Mapping[str, Any]], metrics: Collection[str]) -> dict[str, Curve]:

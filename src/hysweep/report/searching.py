@@ -21,8 +21,8 @@ _ENDS = {Standing.COMPLETED: "completed", Standing.PRUNED: "pruned", Standing.FA
 
 
 def importances_of(record: StudyRecord) -> Importances | None:
-    """Of the keys that vary, by the completed trials; None where they say nothing (yet)."""
-    done = _done(record)
+    """Of the keys that vary, by the completed trials of the search; None where they say nothing (yet)."""
+    done = [t for t in _done(record) if not record.is_confirmation(t)]
     points = [{k: v for k, v in t.point.items() if k != SEED} for t in done]
     logged = {key for key in record.keys if words.is_scientific(key, record.space)}
     return importances(points, [t.value or 0.0 for t in done], record.is_maximised, logged)

@@ -9,7 +9,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -25,7 +25,7 @@ from hysweep.report.ranking import Ranking, ranking
 from hysweep.report.records import AXES, SCORE, AttemptRecord, Standing, StudyRecord, TrialRecord
 from hysweep.schema import BadInput
 from hysweep.schema.override import emit
-from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS
+from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, Confirm, Promote
 from hysweep.study.importance import Importances
 from hysweep.track import Cause, Phase
 
@@ -120,7 +120,7 @@ def _question(record: StudyRecord) -> Html:
     parts += [
         _extent(record),
         f", each point with {len(record.seeds)} seeds" if len(record.seeds) > 1 else "",
-        f", {record.setting('max_parallel')} at a time, sampler {record.sampler}",
+        f", {record.setting('max_parallel')} at a time, sampler {record.sampler}" if record.space else "",
     ]
     if record.pruner.get("name") not in (None, "none"):
         parts += [f", pruner {record.pruner['name']}"]
@@ -128,6 +128,9 @@ def _question(record: StudyRecord) -> Html:
             parts += [" on ", element("code", record.pruned_by)]
     if record.budget_gpu_hours is not None:
         parts += [f", at most {words.hours(record.budget_gpu_hours)} {record.hour_unit}"]
+    if top := record.part("confirm").get("top"):
+        again = words.counted(record.part("confirm").get("seeds", Confirm().seeds), "new seed")
+        parts += [f"; then the best {top} with {again}" if top != 1 else f"; then the best with {again}"]
     return element("p", *parts, ".", class_="question")
 
 
@@ -165,7 +168,9 @@ def _card(title: str, big: object, *notes: object) -> Html:
 
 def _best_card(record: StudyRecord) -> Html:
     if record.best:
-        return _card("Best value", words.number(record.best.value), _trial_link(record, record.best))
+        mean = record.mean_of_best
+        of = f"mean of {mean.count} runs" if mean and mean.count > 1 else None
+        return _card("Best value", words.number(record.best_value), of, _trial_link(record, record.best))
     leading = _leading(record)
     if leading:
         return _card("Ahead so far", words.number(leading.latest), _trial_link(record, leading))
@@ -276,45 +281,54 @@ def _won(view: View) -> Html | None:
 
 
 def _margin(record: StudyRecord, best: TrialRecord) -> str:
-    others = [t for t in record.ranked if t.standing is Standing.COMPLETED and t is not best and t.value is not None]
-    if not others or best.value is None or others[0].value is None:
+    own = record.replicates(best)
+    done = (t for t in record.ranked if t.standing is Standing.COMPLETED and t.value is not None)
+    second = next((t for t in done if t is not best and t not in own), None)
+    where = f"trial {second.number} ({record.label(second)})" if second else ""
+    if (mean := record.mean(best)) and mean.half_width is not None:
+        after = f" The next point, that of {where}, has {words.interval(record.mean(second))}." if second else ""
+        return f"Its point has {words.interval(mean)} (95 %) over {mean.count} seeds.{after}"
+    if second is None or best.value is None or second.value is None:
         return "The only trial that completed."
-    second = others[0]
-    apart = abs(best.value - others[0].value)
-    where = f"trial {second.number} ({record.label(second)})"
+    apart = abs(best.value - second.value)
     if not apart:
         return f"Level with {where}; the earlier trial is named."
-    if (mean := record.mean(best)) and mean.half_width is not None:
-        spread = f"{words.number(mean.mean)} ± {words.number(mean.half_width)} (95 %)"
-        return f"Its point has {spread} over {mean.count} seeds; this is the trial that is named for it."
     return f"{words.number(apart)} ahead of {where}, from one run each."
 
 
 def run_again(record: StudyRecord, trial: TrialRecord) -> str:
-    """The command that makes this one training again, as a study of its own beside this one.
+    """The command that makes this one training again, from any directory, as a study of its own beside this one.
 
-    A value on the command line takes its key out of the space of a sweep file, so that nothing varies. A sweep file
-    that is not shipped is the one that the study keeps. What would make more trainings of it is turned off.
+    A value on the command line takes its key out of the space of a sweep file, so that nothing varies. What would make
+    more trainings of it is turned off. Config groups that are not the shipped ones are those that the study keeps.
     """
-    from hysweep.compose import SHIPPED
-
-    own = {"study.name", "study.enqueue", "study.confirm.top", "study.promote.min_steps", *trial.point}
-    fixed = [o for o in record.overrides if o.partition("=")[0].lstrip("+~") not in own]
+    parts: dict[str, Confirm | Promote] = {"confirm": Confirm(), "promote": Promote()}
+    own = {"study.name", "study.enqueue", "study.n_trials", *trial.point, *(f"study.{part}" for part in parts)}
+    said = {o: o.partition("=")[0].lstrip("+~") for o in record.overrides}
+    fixed = [o for o, key in said.items() if not own & {key, ".".join(key.split(".")[:2])}]
     point = [f"{key}={_emitted(value)}" for key, value in trial.point.items()]
     name = [f"study.name={_emitted(f'{record.directory.name}-trial-{trial.number}')}"]
     off = ["study.enqueue=[]"] if record.setting("enqueue") else []
-    off += ["study.confirm.top=0"] if _mapping(record, "confirm").get("top") else []
-    off += ["study.promote.min_steps=null"] if _mapping(record, "promote").get("min_steps") else []
-    sweep = next((f"sweep/{o.partition('=')[2]}.yaml" for o in fixed if o.startswith("sweep=")), None)
-    kept, shipped = record.directory.conf / str(sweep), SHIPPED / str(sweep)
-    is_own = kept.is_file() and not (shipped.is_file() and shipped.read_bytes() == kept.read_bytes())
-    snapshot = ["--config-dir", str(record.directory.conf)] if is_own else []
-    return shlex.join(["hysweep", "run", *snapshot, *fixed, *point, *off, *name])
+    for part, usual in parts.items():
+        given = record.part(part)
+        off += [f"study.{part}.{k}={_emitted(v)}" for k, v in asdict(usual).items() if given.get(k, v) != v]
+    off += ["study.n_trials=null"] if record.settings.get("n_trials") else []
+    kept = ["--config-dir", str(record.directory.conf.absolute())] if _has_own_groups(record) else []
+    return _from_anywhere(record, shlex.join(["hysweep", "run", *kept, *fixed, *point, *off, *name]))
 
 
-def _mapping(record: StudyRecord, name: str) -> Mapping[str, Any]:
-    found = record.settings.get(name)
-    return found if isinstance(found, Mapping) else {}
+def _from_anywhere(record: StudyRecord, command: str) -> str:
+    """Relative paths are from where the study was started."""
+    return f"cd {shlex.quote(record.cwd)} && {command}" if record.cwd else command
+
+
+def _has_own_groups(record: StudyRecord) -> bool:
+    """Whether the config groups that a study keeps hold anything that is not shipped as it stands there."""
+    from hysweep.compose import SHIPPED
+
+    conf = record.directory.conf
+    kept = {path: SHIPPED / path.relative_to(conf) for path in conf.rglob("*.yaml")}
+    return any(not there.is_file() or there.read_bytes() != path.read_bytes() for path, there in kept.items())
 
 
 def _emitted(value: Any) -> str:
@@ -325,8 +339,8 @@ def _emitted(value: Any) -> str:
 
 
 def _snapshot_hint(record: StudyRecord) -> Html | None:
-    conf = record.directory.conf
-    if not conf.is_dir():
+    conf = record.directory.conf.absolute()
+    if not conf.is_dir() or _has_own_groups(record):
         return None
     return element(
         "p",
@@ -388,8 +402,8 @@ def _asked(view: View) -> Html | None:
     if record.overrides:
         facts.append(("Fixed", join(element("code", o, class_="chip") for o in record.overrides)))
     if record.command:
-        facts.append(("Started by", _command("command", record.command)))
-    if record.settings:
+        facts.append(("Started by", _command("command", _from_anywhere(record, record.command))))
+    if record.settings and record.space:
         facts.append(("Searched by", join(element("code", text, class_="chip") for text in _search_words(record))))
     if enqueued := [words.label(point, record.space) for point in record.enqueued]:
         facts.append(("Run first", join(element("code", text, class_="chip") for text in enqueued)))
@@ -490,10 +504,7 @@ def _more_values(record: StudyRecord, trial: TrialRecord) -> list[Cell]:
     cells = []
     if record.has_replicates:
         mean = record.mean(trial)
-        text = words.number(mean.mean if mean else None)
-        if mean and mean.half_width is not None:
-            text += f" ± {words.number(mean.half_width)}"
-        cells.append(Cell(text, mean.mean if mean else None))
+        cells.append(Cell(words.interval(mean), mean.mean if mean else None))
     for i in range(1, len(record.goals)):
         value = trial.values[i] if i < len(trial.values) else None
         cells.append(Cell(words.number(value), value))
@@ -557,7 +568,8 @@ def _marks(view: View) -> Html:
         element("li", element("span", f"{SYMBOLS[i][1]} ", class_=f"g{i}", aria_hidden="true"), name)
         for i, name in enumerate(view.groups.names)
     )
-    return element("ul", *marks, class_="marks")
+    key = element("li", view.groups.key, class_="soft") if view.groups.key not in ("", "trial") else None
+    return element("ul", key, *marks, class_="marks")
 
 
 def _legend(view: View) -> Html:
@@ -576,7 +588,7 @@ def _legend(view: View) -> Html:
         boxes.append(box("dashes", "dot", "failed or cancelled", "dot soft"))
     return element(
         "fieldset",
-        element("legend", groups.key[:1].upper() + groups.key[1:] or "Shown"),
+        element("legend", groups.key or "Shown"),
         *boxes,
         _most(len(view.record.trials)),
         _against(view.record),

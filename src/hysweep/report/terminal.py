@@ -415,7 +415,7 @@ def _best_line(record: StudyRecord) -> Text:
         trials = ", ".join(str(t.number) for t in front)
         return Text(f"{BEST} Pareto front: {'trial' if len(front) == 1 else 'trials'} {trials}", style="bold green")
     name = f"trial {best.number} {best.short_id} {record.label(best)}"
-    return Text(f"{BEST} best: {words.number(best.value)}  {name}", style="bold green")
+    return Text(f"{BEST} best: {words.mean(record.mean_of_best)}  {name}", style="bold green")
 
 
 def _event_lines(record: StudyRecord, count: int) -> list[Text]:

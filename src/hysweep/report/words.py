@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from hysweep.report.comparing import Mean
+
 NOTHING = "–"
 _BARS = "▁▂▃▄▅▆▇█"
 # What people call these knobs in a table; every other key goes by its last part.
@@ -62,6 +64,20 @@ def number(value: float | None) -> str:
     if size >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def mean(of: Mean | None) -> str:
+    """0.2134, and of several runs how many."""
+    if of is None:
+        return NOTHING
+    return number(of.mean) + (f" (mean of {of.count} runs)" if of.count > 1 else "")
+
+
+def interval(of: Mean | None) -> str:
+    """0.2134 ± 0.012, or of a single run its value."""
+    if of is None or of.half_width is None:
+        return number(of.mean if of else None)
+    return f"{number(of.mean)} ± {number(float(f'{of.half_width:.2g}'))}"
 
 
 def scientific(value: float) -> str:

@@ -4,7 +4,7 @@ Optuna and is imported only by those who drive)."""
 from hysweep.study.begin import Begun, NothingFeasible, begin
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.objective import value_of
-from hysweep.study.preview import Preview, beyond_budget, preview
+from hysweep.study.preview import Preview, preview, study_problems
 
 __all__ = [
     "CHANGEABLE",
@@ -13,9 +13,9 @@ __all__ = [
     "NothingFeasible",
     "Preview",
     "begin",
-    "beyond_budget",
     "define",
     "load_definition",
     "preview",
+    "study_problems",
     "value_of",
 ]

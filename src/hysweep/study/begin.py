@@ -7,25 +7,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hysweep.check import lacks_for
+from hysweep.check import errors, lacks_for
 from hysweep.compose import Composer, Composition
 from hysweep.launch import launcher, unready
 from hysweep.schema import BadInput, Problem
 from hysweep.study.changes import CLUSTER, is_of_cluster, moved
 from hysweep.study.definition import CHANGEABLE, Definition, define, load_definition
 from hysweep.study.home import refuse_nested
-from hysweep.study.preview import Preview, beyond_budget, preview
+from hysweep.study.preview import Preview, preview, study_problems
 from hysweep.track import SIMULATED, StudyDirectory
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A study that is there. `is_new`: this call made it; `changes`: what the command line says anew of it."""
+    """A study that is there. `is_new`: this call made it; `changes`: what the command line says anew of it;
+    `warnings`: what it says in vain."""
 
     definition: Definition
     directory: StudyDirectory
     is_new: bool
     changes: dict[str, object]
+    warnings: tuple[Problem, ...] = ()
 
 
 class NothingFeasible(Exception):
@@ -62,8 +64,9 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
     if not any(p.is_feasible for p in looked):
         raise NothingFeasible(looked)
     launcher(composition.trial.cluster.launcher)  # says so if there is none
-    if beyond := beyond_budget(definition, looked):
-        raise BadInput(beyond)
+    of_study = study_problems(definition, looked)
+    if faults := errors(of_study):
+        raise BadInput(*faults)
     if lacking := [*lacks_for(composition.trial), *unready(composition.trial.cluster)]:
         raise BadInput(*lacking)
     try:
@@ -85,7 +88,7 @@ def begin(composition: Composition, composer: Composer, command: Sequence[str]) 
         except BadInput:
             shutil.rmtree(directory.path)  # it cannot go on, and with another URL it would be another study
             raise
-    return Begun(definition, directory, True, {})
+    return Begun(definition, directory, True, {}, tuple(of_study))
 
 
 def _elsewhere(

@@ -43,7 +43,17 @@ from hysweep.study.objective import GPU_HOURS, value_of
 from hysweep.study.preview import least_hours, problems_of
 from hysweep.study.promotion import Climber, next_promoted, rung_step, stop_step
 from hysweep.study.pruners import Other, reason_to_prune
-from hysweep.study.replicates import is_confirmation, missing, outcome, same_point, unconfirmed, values_of
+from hysweep.study.replicates import (
+    Outcome,
+    best_points,
+    is_confirmation,
+    missing,
+    outcome,
+    outcomes,
+    same_point,
+    unconfirmed,
+    values_of,
+)
 from hysweep.study.reuse import copy_metrics, find_result
 from hysweep.study.search import Reached, Search
 from hysweep.study.stopping import Progress, last_mark
@@ -142,9 +152,10 @@ class Controller:
         self._trials = Trials(self.directory)
         self._ledger = Ledger(self.directory)
         self._notifier = Notifier(self.directory, self.definition.study.notify)
-        self._progress = Progress(self.definition.study, (state for _, state in self._trials.ended()))
         space, confirms = self.definition.space, self.definition.study.confirm.top > 0
         self._confirmations = {t.number for t in self._trials if confirms and is_confirmation(t.point(), space)}
+        searched = ((t, self._trials.state(t)) for t in self._searched)
+        self._progress = Progress(self.definition.study, outcomes(searched, space.seeds))
         self._is_confirmed = False
         storage = open_storage(self.definition.study, self.directory)
         with reaching():
@@ -263,6 +274,11 @@ class Controller:
             return False
         return any(t.number not in self._confirmations for t in self._trials.live) or self._promoted(True) is not None
 
+    @property
+    def _searched(self) -> list[TrialDirectory]:
+        """The trials but for those that confirm."""
+        return [t for t in self._trials if t.number not in self._confirmations]
+
     def _unconfirmed(self) -> tuple[int, int] | None:
         found = unconfirmed(list(self._trials), self._confirmations, self.definition.study, self.definition.space)
         self._is_confirmed = found is None
@@ -283,9 +299,9 @@ class Controller:
 
     def _pause(self, trial: TrialDirectory, attempt: int, why: str) -> None:
         """As somebody else would (`hysweep pause`), who then has to mend it and to say `resume`."""
-        self.directory.request_pause()
+        if not self.directory.request_pause(trial=trial.number, reason=why):
+            return
         self._is_paused = True
-        self.directory.log("paused", trial=trial.number, reason=why)
         text = f"study {self.definition.study.name} is paused, trial {trial.number} ended by {why}"
         self._notifier.tell("failure", f"paused {trial.number} {attempt}", text, trial=trial.number)
 
@@ -503,7 +519,7 @@ class Controller:
             self.directory.log("retry", trial=trial.number, attempt=state.attempt + 1, cause=cause, rung=named)
             again = f"again after {cause}: {reason}"
             self._trials.save(trial, State(Status.CREATED, attempt=state.attempt, reason=again, rungs=state.rungs))
-            if action.pauses_study and not self.directory.is_paused:
+            if action.pauses_study:
                 self._pause(trial, state.attempt, f"{cause}: {reason}")
         elif action.verdict is Verdict.VALUE:
             self._end_with_value(trial, state, cause)
@@ -531,9 +547,6 @@ class Controller:
     def _may_retry(self, trial: TrialDirectory, state: State, cause: Cause) -> bool:
         action = ACTIONS[cause]
         if action.retries == 0:
-            return False
-        used = self._hours_so_far(trial)
-        if self._is_beyond(self._ledger.spent + used + self._next_hours(trial)):
             return False
         if action.needs_progress:
             steps = [a.metrics()[-1][0] if a.metrics() else 0 for a in trial.attempts()]
@@ -580,8 +593,9 @@ class Controller:
         state = self._trials.save(trial, state)
         self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value, values=several)
         self._forget(trial, state)
-        self._tell(trial)
-        self._progress.add(state, is_again=state.rungs > (cause is Cause.RUNG))
+        told = self._tell(trial)
+        if told is not None:
+            self._progress.add(told, is_again=state.rungs > (cause is Cause.RUNG))
         if ACTIONS[cause].verdict is Verdict.FAILED and cause is not Cause.CANCELLED:
             text = f"trial {trial.number} of {self.definition.study.name} failed: {cause}: {reason}"
             self._notifier.tell("failure", f"failure {trial.number}", text, trial=trial.number, cause=cause)
@@ -595,17 +609,16 @@ class Controller:
         for key in [k for k in self._placed if k[0] == trial.path]:
             del self._placed[key]
 
-    def _tell(self, trial: TrialDirectory) -> None:
+    def _tell(self, trial: TrialDirectory) -> Outcome | None:
         """The sampler hears of a point when that is known: of replicates when all have ended."""
         seeds = self.definition.space.seeds
         if trial.number in self._confirmations:
             self._search.tell_failed(trial.number)  # the sampler has been told of this point
-            return
-        searched = [t for t in self._trials if t.number not in self._confirmations] if seeds else []
-        group = same_point(searched, trial) if seeds else [trial]
-        told = outcome(group, seeds)
+            return None
+        group = same_point(self._searched, trial) if seeds else [trial]
+        told = outcome([(t, self._trials.state(t)) for t in group], seeds)
         if told is None:
-            return
+            return None
         state = self._trials.state(trial)
         if told.verdict is Verdict.VALUE:
             self._search.tell_values(told.lead, told.values)
@@ -621,6 +634,7 @@ class Controller:
             self._search.tell_failed(told.lead)
         for other in group[1:]:
             self._search.tell_failed(other.number)  # the lead stands for all
+        return told
 
     def _settle(self) -> None:
         """Once after a start, and after a storage that did not answer: tell what was not told, and find the askings
@@ -720,7 +734,7 @@ class Controller:
     def _begin_replicate(self) -> bool:
         """A point that has not yet been run with all its seeds goes before a new one."""
         seeds = self.definition.space.seeds
-        trials = [t for t in self._trials if t.number not in self._confirmations] if len(seeds) > 1 else []
+        trials = self._searched if len(seeds) > 1 else []
         found = missing(trials, self.definition.space.seeds)
         if found is None:
             return False
@@ -899,15 +913,22 @@ class Controller:
         if (refusal := self.refusal) is not None:
             self._notifier.tell("failure", f"refused {refusal.why}", f"{study.name} has stopped: {refusal}")
         hours = self.gpu_hours()
-        facts = {"gpu_hours": round(hours, 4), "budget_gpu_hours": study.budget_gpu_hours, "best": self._progress.best}
+        facts = {"gpu_hours": round(hours, 4), "budget_gpu_hours": study.budget_gpu_hours}
         if mark := last_mark(hours, study.budget_gpu_hours):
+            key = f"budget {mark} of {study.budget_gpu_hours:g}"
             text = f"{study.name} has used {mark} % of its {study.budget_gpu_hours:g} {self._hour_unit}"
-            self._notifier.tell("budget", f"budget {mark} of {study.budget_gpu_hours:g}", text, **facts)
+            if self._notifier.is_due("budget", key):
+                self._notifier.tell("budget", key, text, **facts, best=self._best())
         if self.is_over:
-            made = len(self._trials)
-            best = "no trial completed" if self._progress.best is None else f"the best is {self._progress.best:.4g}"
-            text = f"{study.name} is over after {made} trials: {self.why_no_more()}; {best}"
-            self._notifier.tell("end", f"end {made} {self.why_no_more()}", text, trials=made, **facts)
+            made, best = len(self._trials), self._best()
+            said = "no trial completed" if best is None else f"the best is {best:.4g}"
+            text = f"{study.name} is over after {made} trials: {self.why_no_more()}; {said}"
+            self._notifier.tell("end", f"end {made} {self.why_no_more()}", text, trials=made, **facts, best=best)
+
+    def _best(self) -> float | None:
+        """As every report has it."""
+        points = best_points(((t, s) for t, s in self._trials.ended()), self.definition.study, self.definition.space)
+        return points[0].mean if points else None
 
     # --- small facts
 

@@ -27,10 +27,13 @@ class Notifier:
         self._told = {str(line["key"]) for line in read_lines(self._file) if "key" in line}
         self._running: list[tuple[subprocess.Popen[bytes], float, str]] = []
 
+    def is_due(self, event: str, key: str) -> bool:
+        return self._settings.command is not None and event in self._settings.events and key not in self._told
+
     def tell(self, event: str, key: str, text: str, **details: Any) -> None:
         """Start the command; `key` is what makes the event another one than those before."""
         settings = self._settings
-        if settings.command is None or event not in settings.events or key in self._told:
+        if settings.command is None or not self.is_due(event, key):
             return
         self._told.add(key)
         append_line(self._file, {"time": time.time(), "key": key, "text": text})

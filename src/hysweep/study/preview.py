@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hysweep.check import check_trial, errors
 from hysweep.compose import Choice, Composer, Parameter, Point, Space
-from hysweep.schema import BadInput, Problem, Trial, trial_id
+from hysweep.schema import BadInput, Problem, Severity, Stage, Study, Trial, trial_id
 from hysweep.study.changes import moved
 from hysweep.study.definition import Definition
 from hysweep.study.ledger import worst_case
@@ -92,16 +92,62 @@ def _look(definition: Definition, composer: Composer, point: dict[str, Any]) -> 
     return Preview(point, trial, trial_id(trial, definition.space.varied), tuple(problems_of(trial, definition)))
 
 
-def beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Problem | None:
+def study_problems(definition: Definition, looked: Sequence[Preview]) -> list[Problem]:
+    """What is wrong with the settings of a study, whatever its points are: what cannot be, and what is said in vain."""
+    advice = (*_more_than_there_is(definition), *_not_read(definition))
+    return [*_beyond_budget(definition, looked), *(replace(p, severity=Severity.WARNING) for p in advice)]
+
+
+def _beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Iterator[Problem]:
     """A budget that allows not one of the trials that were looked at to take its time."""
     budget = definition.study.budget_gpu_hours
     trials = (p.trial for p in looked if p.trial is not None and p.is_feasible)
     least = min((worst_case(t.cluster) for t in trials), default=0.0)
     if budget is None or budget >= least:
-        return None
+        return
     why = f"one trial may take {least:g} by its time limit, cluster.timeout_min"
     cure = f"give {least:g} or more, or a time limit that fits"
-    return Problem("study.budget_gpu_hours", budget, why, cure)
+    yield Problem("study.budget_gpu_hours", budget, why, cure)
+
+
+def _more_than_there_is(definition: Definition) -> Iterator[Problem]:
+    """Advice: more trials than the space has."""
+    asked, there = definition.study.n_trials, definition.n_trials
+    if asked is None or asked <= there:
+        return
+    trials = "one trial" if there == 1 else f"{there} trials"
+    why = f"{'the space has no more points' if definition.space else 'there is nothing to search'}, so it is {trials}"
+    cure = f"leave it out, or give {'a wider range' if definition.space else 'a range, as in algorithm=grpo,cispo'}"
+    yield Problem("study.n_trials", asked, why, cure, Stage.NEVER)
+
+
+def _not_read(definition: Definition) -> Iterator[Problem]:
+    """Advice: settings that nothing reads beside the others."""
+    study, usual = definition.study, Study()
+    for place, goal in enumerate(study.goals, start=1):
+        if goal.last != usual.last and goal.reduce != "mean_last":
+            key = f"study.objectives[{place}]" if study.objectives else "study"
+            yield _idle(f"{key}.last", goal.last, f"reduce={goal.reduce} does not read it", "reduce=mean_last")
+    if definition.is_grid and definition.space:
+        asked: dict[str, object] = {n: given for n in ("enqueue", "default_first") if (given := getattr(study, n))}
+        if study.sampler != usual.sampler and study.sampler.name != "grid":
+            asked["sampler"] = study.sampler.name
+        for name, given in asked.items():
+            yield _idle(f"study.{name}", given, "every point runs, in the order of the space", "study.n_trials")
+    if study.pruner.name == "none":
+        for name in ("metric", "direction", "min_steps"):
+            if (given := getattr(study.pruner, name)) != getattr(usual.pruner, name):
+                yield _idle(f"study.pruner.{name}", given, "no pruner reads it", "study.pruner.name")
+    if study.notify.command is None:
+        for name in ("events", "timeout_s"):
+            if (given := getattr(study.notify, name)) != getattr(usual.notify, name):
+                yield _idle(f"study.notify.{name}", given, "nobody is told of anything", "study.notify.command")
+    if study.force_sqlite and not (study.storage or "").startswith("sqlite"):
+        yield _idle("study.force_sqlite", True, "the study is in no SQLite", "study.storage")
+
+
+def _idle(key: str, value: object, why: str, needs: str) -> Problem:
+    return Problem(key, value, f"does nothing: {why}", f"leave it out, or give {needs}", Stage.NEVER)
 
 
 def problems_of(trial: Trial, definition: Definition) -> list[Problem]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from hysweep.compose import SEED, Space
 from hysweep.schema import Study
-from hysweep.track import ACTIONS, State, TrialDirectory, Verdict
+from hysweep.track import ACTIONS, Cause, State, TrialDirectory, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,19 @@ class Outcome:
     values: tuple[float, ...] = ()
 
 
+def outcomes(trials: Iterable[tuple[TrialDirectory, State]], seeds: Sequence[int]) -> list[Outcome]:
+    """What all points came to that are known, in the order in which that was."""
+    groups: dict[str, list[tuple[TrialDirectory, State]]] = {}
+    for trial, state in trials:
+        groups.setdefault(_key(trial.point()) if seeds else str(trial.number), []).append((trial, state))
+    known = [(max(s.updated for _, s in group), told) for group in groups.values() if (told := outcome(group, seeds))]
+    return [told for _, told in sorted(known, key=lambda k: k[0])]
+
+
 def same_point(trials: Sequence[TrialDirectory], trial: TrialDirectory) -> list[TrialDirectory]:
     """The replicates of a trial's point, the trial itself and its lead among them, by number."""
-    point = _without_seed(trial.point())
-    return [t for t in trials if _without_seed(t.point()) == point]
+    point = _key(trial.point())
+    return [t for t in trials if _key(t.point()) == point]
 
 
 def missing(trials: Sequence[TrialDirectory], seeds: Sequence[int]) -> tuple[int, int] | None:
@@ -40,7 +49,7 @@ def missing(trials: Sequence[TrialDirectory], seeds: Sequence[int]) -> tuple[int
     with one seed is not tried with another."""
     begun: set[str] = set()
     for trial in trials if len(seeds) > 1 else ():
-        point = repr(_without_seed(trial.point()))
+        point = _key(trial.point())
         if point in begun:
             continue
         begun.add(point)
@@ -53,12 +62,12 @@ def missing(trials: Sequence[TrialDirectory], seeds: Sequence[int]) -> tuple[int
     return None
 
 
-def outcome(group: Sequence[TrialDirectory], seeds: Sequence[int]) -> Outcome | None:
+def outcome(group: Sequence[tuple[TrialDirectory, State]], seeds: Sequence[int]) -> Outcome | None:
     """What a point came to; None while that is open."""
-    states = [t.state() for t in group]
+    states = [state for _, state in group]
     if not all(s.is_final for s in states):
         return None
-    lead = group[0].number
+    lead = group[0][0].number
     verdicts = [ACTIONS[s.cause].verdict for s in states if s.cause is not None]
     if Verdict.PRUNED in verdicts:
         return Outcome(lead, Verdict.PRUNED)
@@ -70,9 +79,60 @@ def outcome(group: Sequence[TrialDirectory], seeds: Sequence[int]) -> Outcome | 
     return Outcome(lead, Verdict.VALUE, tuple(math.fsum(v) / len(v) for v in zip(*values, strict=True)))
 
 
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A point with those of its replicates that completed, by number, and their values."""
+
+    trials: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @property
+    def lead(self) -> int:
+        return self.trials[0]
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values) / len(self.values)
+
+
+def ranked_points(
+    completed: Iterable[tuple[int, Mapping[str, Any], float]],
+    seeds: Sequence[int],
+    is_maximised: bool,
+    has_replicates: bool = True,
+) -> list[Ranked]:
+    """What is the best of a study: points, the best first, by the mean of their values; those that were confirmed go
+    before the others.
+
+    completed       number, point and value of each trial that has one
+    seeds           with which the search runs each point
+    has_replicates  whether trials that differ in their seed alone are of one point
+    """
+    groups: dict[str, list[tuple[int, float]]] = {}
+    for number, point, value in sorted(completed, key=lambda c: c[0]):
+        groups.setdefault(_key(point) if has_replicates else str(number), []).append((number, value))
+    points = [Ranked(*map(tuple, zip(*group, strict=True))) for group in groups.values()]
+    sign = -1 if is_maximised else 1
+    return sorted(points, key=lambda p: (len(p.values) <= max(1, len(seeds)), sign * p.mean, p.lead))
+
+
 def is_confirmation(point: Mapping[str, Any], space: Space) -> bool:
     """Of a trial's point: whether its seed is none that the search gives."""
     return SEED in point and SEED not in space and point[SEED] not in space.seeds
+
+
+def best_points(trials: Iterable[tuple[TrialDirectory, State]], study: Study, space: Space) -> list[Ranked]:
+    """The same of the trials of a study."""
+    completed = [
+        (t.number, t.point(), s.value) for t, s in trials if s.cause is Cause.COMPLETED and s.value is not None
+    ]
+    is_maximised = study.goals[0].direction == "maximize"
+    return ranked_points(completed, space.seeds, is_maximised, has_replicates(study, space))
+
+
+def has_replicates(study: Study, space: Space) -> bool:
+    """Whether points are run with several seeds: all of them, or the best to confirm them."""
+    return len(space.seeds) > 1 or study.confirm.top > 0
 
 
 def unconfirmed(
@@ -83,18 +143,9 @@ def unconfirmed(
     `confirmations`: the numbers of those that there are. Which points are the best is decided by the others alone, so
     that it stays as it is while they are confirmed.
     """
-    searched = [t for t in trials if t.number not in confirmations]
-    leads: dict[str, TrialDirectory] = {}
-    values: dict[str, list[float]] = {}
-    for trial in searched:
-        state, point = trial.state(), repr(_without_seed(trial.point()))
-        if not _has_no_value(state) and state.is_final:
-            leads.setdefault(point, trial)
-            values.setdefault(point, []).append(values_of(state)[0])
-    sign = -1 if study.goals[0].direction == "maximize" else 1
-    ranked = sorted(leads, key=lambda p: (sign * math.fsum(values[p]) / len(values[p]), leads[p].number))
-    for point in ranked[: study.confirm.top]:
-        lead = leads[point]
+    searched = {t.number: t for t in trials if t.number not in confirmations}
+    for point in best_points(((t, t.state()) for t in searched.values()), study, space)[: study.confirm.top]:
+        lead = searched[point.lead]
         group = same_point(trials, lead)
         config = OmegaConf.select(OmegaConf.load(lead.config_file), SEED)
         used = {config, *space.seeds}
@@ -116,5 +167,6 @@ def _has_no_value(state: State) -> bool:
     )
 
 
-def _without_seed(point: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in point.items() if key != SEED}
+def _key(point: Mapping[str, Any]) -> str:
+    """What the replicates of a point have in common."""
+    return repr(sorted((key, repr(value)) for key, value in point.items() if key != SEED))

@@ -22,6 +22,7 @@ from hysweep.schema.job import Job
 from hysweep.study.controller import Controller
 from hysweep.study.curves import Curves
 from hysweep.study.definition import Definition
+from hysweep.study.replicates import best_points
 from hysweep.track import ACTIONS, AttemptDirectory, Cause, StudyDirectory, Verdict, telling, thrown_away
 
 MOST_ATTEMPTS = 300  # of one trial
@@ -51,6 +52,7 @@ class Outcome:
     utilisation  node-seconds that jobs had, of those that there were until the last job ended
     queued_h     hours that jobs waited, together
     wasted       GPU-hours by cause
+    best         of a point that was run with several seeds their mean
     calls        of the controller to the scheduler, by what it asked
     """
 
@@ -200,9 +202,8 @@ def _outcome(controller: Controller, scheduler: SimulatedLauncher, directory: St
     wasted: Counter[Cause] = Counter()
     for entry in ledger:
         wasted[entry.cause] += entry.wasted  # type: ignore[assignment]
-    sign = 1 if controller.definition.study.goals[0].direction == "maximize" else -1
-    valued = [(sign * s.value, t) for t, s in states if s.cause is Cause.COMPLETED and s.value is not None]
-    best = max(valued, key=lambda v: v[0], default=None)
+    points = best_points(states, controller.definition.study, controller.definition.space)
+    best = next((t.point() for t, _ in states if t.number == points[0].lead), None) if points else None
     return Outcome(
         trials=len(states),
         causes=Counter(s.cause for _, s in states if s.cause is not None),
@@ -215,8 +216,8 @@ def _outcome(controller: Controller, scheduler: SimulatedLauncher, directory: St
         boot=math.fsum(e.boot for e in ledger),
         productive=math.fsum(e.productive for e in ledger),
         wasted={cause: hours for cause, hours in wasted.items() if hours > 1e-9},
-        best=sign * best[0] if best else None,
-        best_point=best[1].point() if best else None,
+        best=points[0].mean if points else None,
+        best_point=best,
         why_over=controller.why_no_more() or "",
         polls=polls,
         calls=dict(scheduler.calls),

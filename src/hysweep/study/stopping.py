@@ -6,28 +6,29 @@ import math
 from collections.abc import Iterable
 
 from hysweep.schema import Study
-from hysweep.track import ACTIONS, State, Verdict
+from hysweep.study.replicates import Outcome
+from hysweep.track import Verdict
 
 
 class Progress:
-    """The best value so far, and how many trials in a row brought nothing better, in the order in which they ended.
+    """The best value so far, and how many points in a row brought nothing better, in the order in which they were
+    known: each that is run with several seeds once, with the mean.
 
-    Trials that failed or could not run say nothing of the space, so they are not counted.
+    What failed or could not run says nothing of the space, so it is not counted.
     """
 
-    def __init__(self, study: Study, ended: Iterable[State]) -> None:
-        self._sign = 1.0 if study.direction == "maximize" else -1.0
+    def __init__(self, study: Study, known: Iterable[Outcome]) -> None:
+        self._sign = 1.0 if study.goals[0].direction == "maximize" else -1.0
         self.best: float | None = None
         self.without_better = 0
-        for state in sorted(ended, key=lambda s: s.updated):
-            self.add(state)
+        for told in known:
+            self.add(told)
 
-    def add(self, state: State, is_again: bool = False) -> None:
+    def add(self, told: Outcome, is_again: bool = False) -> None:
         """`is_again`: of a trial that was added before, and has come further since."""
-        verdict = ACTIONS[state.cause].verdict if state.cause else Verdict.FAILED
-        if verdict not in (Verdict.VALUE, Verdict.PRUNED):
+        if told.verdict not in (Verdict.VALUE, Verdict.PRUNED):
             return
-        value = state.value if verdict is Verdict.VALUE else None
+        value = told.values[0] if told.values else None
         if value is not None and (self.best is None or self._sign * (value - self.best) > 0):
             self.best, self.without_better = value, 0
         elif not is_again:

@@ -383,11 +383,21 @@ class StudyDirectory:
     def is_cancel_requested(self) -> bool:
         return (self.path / "cancel").exists()
 
-    def request_pause(self) -> None:
+    def request_pause(self, **why: Any) -> bool:
+        """Whether it was not asked for already."""
+        if self.is_paused:
+            return False
         (self.path / "pause").touch()
+        self.log("paused", **why)
+        return True
 
-    def withdraw_pause(self) -> None:
+    def withdraw_pause(self) -> bool:
+        """Whether there was one."""
+        if not self.is_paused:
+            return False
         (self.path / "pause").unlink(missing_ok=True)
+        self.log("resumed")
+        return True
 
     @property
     def is_paused(self) -> bool:

@@ -108,7 +108,7 @@ def _summary(record: StudyRecord) -> dict[str, Any]:
     about: dict[str, Any] = {f"trials/{standing}": n for standing, n in record.counts.items()}
     about |= {"gpu_hours": record.gpu_hours, "saved_gpu_hours": record.saved_gpu_hours}
     if best is not None:
-        about |= {"best/value": best.value, "best/trial": best.number, "best/point": record.label(best)}
+        about |= {"best/value": record.best_value, "best/trial": best.number, "best/point": record.label(best)}
     return about
 
 
@@ -202,7 +202,8 @@ def _quoted(text: str) -> str:
 def _intro(record: StudyRecord, run: TrackedRun) -> str:
     best = record.best
     won = "No trial has completed." if best is None else (
-        f"**Trial {best.number}** ({_literal(record.label(best))}) is the best so far: {words.number(best.value)}."
+        f"**Trial {best.number}** ({_literal(record.label(best))}) is the best so far: "
+        f"{words.mean(record.mean_of_best)}."
     )  # fmt: skip
     counts = ", ".join(f"{n} {standing}" for standing, n in record.counts.items()) or "none yet"
     goals = ", ".join(
