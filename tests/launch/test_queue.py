@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hysweep.launch import Busy, JobStatus, Refused, command, queue
+from hysweep.launch import Busy, JobState, JobStatus, Refused, command, queue
 from hysweep.launch.allocation import Allocation, hosts
 from hysweep.launch.slurm import SlurmLauncher, blamed
 from hysweep.schema import BadInput, Cluster, ControllerJob, Study
 from hysweep.study.detach import detach_to_slurm
-from hysweep.track import AttemptDirectory, Cause, Claim, StudyDirectory, settle
+from hysweep.track import AttemptDirectory, Cause, Claim, StudyDirectory, TrialDirectory, settle
 
 # --- lists of nodes
 
@@ -188,6 +188,35 @@ def test_a_site_without_records_and_a_job_that_is_gone(tools) -> None:
     assert queue.states(["9"])["9"].is_over
     tools(sacct="echo '9|RUNNING|n1|N/A|N/A|N/A|0:0'")
     assert queue.states(["9"])["9"].state is JobStatus.UNKNOWN, "the records lag behind"
+
+
+def test_a_job_that_slurmctld_has_forgotten_is_given_up_in_time(tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slurmctld that was killed forgets what it took in its last seconds, and the records never hear of it."""
+    says_no = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    pending = "echo '9|PENDING|None assigned|Unknown|Unknown|2026-11-30T15:00:00|0:0|s-0003-a1-12345678'"
+    tools(squeue="exit 0", sacct=pending, scontrol=says_no)
+    missed: dict[str, float] = {}
+    assert queue.states(["9"], missed)["9"].state is JobStatus.UNKNOWN, "the records may lag behind"
+    assert len(tools.calls()) == 2, "and nobody else is asked for now"
+    monkeypatch.setattr(queue, "_LAGS_S", -1.0)
+    lost = queue.states(["9"], missed)["9"]
+    assert lost.is_over and lost.cause is Cause.NODE_FAIL and "lost" in lost.reason
+    tools(scontrol="echo 'JobId=9 JobState=PENDING'")
+    assert queue.states(["9"], missed)["9"].state is JobStatus.UNKNOWN, "slurmctld knows it after all"
+    tools(squeue="echo '9|PENDING||N/A|N/A|N/A|Priority|s-0003-a1-12345678'")
+    assert queue.states(["9"], missed)["9"].state is JobStatus.PENDING and not missed
+
+
+def test_a_number_that_is_given_twice_is_told_by_the_name(tools, tmp_path: Path) -> None:
+    tools(
+        squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None|study-0003-a2-12345678'",
+        sacct="echo '8|COMPLETED|n1|N/A|N/A|N/A|0:0|a | name of somebody'",
+    )
+    found = queue.states(["7", "8"])
+    ours, other = (TrialDirectory(tmp_path / "study" / "trials" / name) for name in ("0003-abc", "0030-abc"))
+    assert found["7"].is_of(ours) and not found["7"].is_of(other)
+    assert found["8"].name == "a | name of somebody" and not found["8"].is_of(ours)
+    assert JobState(JobStatus.RUNNING).is_of(ours), "a launcher that has no names"
 
 
 def test_what_cannot_be_read_ends_no_job(tools) -> None:

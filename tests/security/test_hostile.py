@@ -17,8 +17,9 @@ from hysweep.compose import Composer
 from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.command import ray_command, ray_settings
+from hysweep.launch.protocol import job_name
 from hysweep.launch.sbatch import script
-from hysweep.launch.slurm import SlurmLauncher, job_name
+from hysweep.launch.slurm import SlurmLauncher
 from hysweep.report import read_study, write_page
 from hysweep.schema import BadInput, Cluster, Study
 from hysweep.schema.job import Job

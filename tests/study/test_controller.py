@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from hysweep.compose import Composer
+from hysweep.launch import JobState, JobStatus
 from hysweep.schema import BadInput
 from hysweep.study import controller as controller_module
 from hysweep.study import define, load_definition
@@ -300,6 +301,24 @@ def test_runs_of_the_scheduler_s_own_are_attempts(composer: Composer) -> None:
         (2, "preempted"),
         (3, "completed"),
     ]
+
+
+def test_a_job_whose_number_is_given_to_another_one_is_lost_and_its_trial_goes_on(composer: Composer) -> None:
+    """By a scheduler that was killed before it had saved that it took the first."""
+
+    class Forgetful(FakeLauncher):
+        def states(self, job_ids):
+            found = super().states(job_ids)
+            return {
+                id: JobState(JobStatus.RUNNING, name="somebody-0000-a1-x") if "0001-" in id and id.endswith("/1") else s
+                for id, s in found.items()
+            }
+
+    directory = begin(composer, "rollout.n=2,4")
+    finish(directory, Forgetful(rising))
+    assert causes(directory) == [Cause.COMPLETED] * 2
+    booked = [(e.trial, e.attempt, e.cause) for e in directory.ledger()]
+    assert sorted(booked) == [(0, 1, "completed"), (1, 1, "node_fail"), (1, 2, "completed")]
 
 
 def test_an_infeasible_point_costs_nothing_and_is_counted(composer: Composer) -> None:

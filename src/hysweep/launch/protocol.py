@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from hysweep.launch import command
 from hysweep.schema import Problem
 from hysweep.schema.job import Job
-from hysweep.track import AttemptDirectory, Cause
+from hysweep.track import AttemptDirectory, Cause, TrialDirectory
 
 
 class JobStatus(StrEnum):
@@ -29,6 +32,7 @@ class JobState:
     is_held  it waits because its user said so
     nodes    where it runs or ran, as the scheduler writes a list of them
     expected when the scheduler means to start it
+    name     what the scheduler calls it, where it calls jobs by name
     """
 
     state: JobStatus
@@ -40,10 +44,26 @@ class JobState:
     is_held: bool = False
     nodes: str = ""
     expected: float | None = None
+    name: str = ""
 
     @property
     def is_over(self) -> bool:
         return self.state is JobStatus.ENDED
+
+    def is_of(self, trial: TrialDirectory) -> bool:
+        """Whether it is a job of this trial: a scheduler that was killed may give the number of one that it has
+        forgotten to somebody else's."""
+        return not self.name or self.name.startswith(_beginning(trial))
+
+
+def job_name(attempt: AttemptDirectory) -> str:
+    """Readable, and of this attempt alone: a submitter that died is followed by its name."""
+    digest = hashlib.sha256(os.fsencode(command.identity(attempt))).hexdigest()[:8]
+    return f"{_beginning(attempt.trial)}{attempt.number}-{digest}"
+
+
+def _beginning(trial: TrialDirectory) -> str:
+    return f"{trial.path.parent.parent.name}-{trial.path.name.partition('-')[0]}-a"
 
 
 class Busy(Exception):

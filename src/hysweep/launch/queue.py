@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -48,8 +49,9 @@ STATES = WAITING | RUNNING | set(ENDED)
 
 _TIMEOUT = 60.0  # seconds for a command of a controller that does not answer
 _SILENT_AFTER = 3.0
-_SQUEUE = "%i|%T|%N|%S|%e|%V|%r"
-_SACCT = "JobID,State,NodeList,Start,End,Submit,ExitCode"
+_SQUEUE = "%i|%T|%N|%S|%e|%V|%r|%j"
+_SACCT = "JobID,State,NodeList,Start,End,Submit,ExitCode,JobName"
+_LAGS_S = 60.0  # what the records still say of a job that slurmctld does not know is believed so long
 
 
 class NoAnswer(Exception):
@@ -112,27 +114,34 @@ class Record:
     ended: float | None = None
     submitted: float | None = None
     detail: str = ""
+    name: str = ""
 
     def as_state(self) -> JobState:
         if self.state in ENDED:
             reason = f"the scheduler says {self.state}" + (f" ({self.detail})" if self.detail else "")
             cause, times = ENDED[self.state], (self.started, self.ended, self.submitted)
-            return JobState(JobStatus.ENDED, reason, cause, *times, nodes=self.nodes)
+            return JobState(JobStatus.ENDED, reason, cause, *times, nodes=self.nodes, name=self.name)
         if self.state in RUNNING:  # it says when it would end at the latest: that is not when it did
             on = f"on {self.nodes}" if self.nodes else ""
-            return JobState(JobStatus.RUNNING, on, None, self.started, None, self.submitted, nodes=self.nodes)
+            times = (self.started, None, self.submitted)
+            return JobState(JobStatus.RUNNING, on, None, *times, nodes=self.nodes, name=self.name)
         is_held = self.detail.startswith("JobHeld")
         # squeue's start of a job that waits is when it is expected to
+        times = (None, None, self.submitted)
         return JobState(
-            JobStatus.PENDING, self.detail, submitted=self.submitted, is_held=is_held, expected=self.started
+            JobStatus.PENDING, self.detail, None, *times, is_held=is_held, expected=self.started, name=self.name
         )
 
 
-def states(jobs: Iterable[str]) -> dict[str, JobState]:
+def states(jobs: Iterable[str], missed: dict[str, float] | None = None) -> dict[str, JobState]:
     """One look at all of them: one call of squeue, and one of sacct for those that it knows no more.
+
+    `missed`, kept from look to look: since when slurmctld does not know a job of which the records say no end. They may
+    lag; but a slurmctld that was killed has forgotten what it took in its last seconds, and the records never hear it.
 
     Raises NoAnswer when the scheduler does not answer.
     """
+    missed = {} if missed is None else missed
     wanted = sorted(set(jobs), key=lambda j: (len(j), j))
     if not wanted:
         return {}
@@ -145,12 +154,18 @@ def states(jobs: Iterable[str]) -> dict[str, JobState]:
             answers[job] = found[job].as_state()
         elif job in recorded and recorded[job].state in ENDED:
             answers[job] = recorded[job].as_state()
-        elif job in recorded:  # the records lag behind
-            answers[job] = JobState(JobStatus.UNKNOWN, f"sacct still says {recorded[job].state}")
+        elif job in recorded:
+            since = missed.setdefault(job, time.monotonic())
+            if time.monotonic() - since > _LAGS_S and _is_unknown(job):
+                answers[job] = JobState(JobStatus.ENDED, "the scheduler has lost the job", Cause.NODE_FAIL)
+            else:
+                answers[job] = JobState(JobStatus.UNKNOWN, f"sacct still says {recorded[job].state}")
         elif (is_whole and records_are_whole) or _is_unknown(job):
             answers[job] = JobState(JobStatus.ENDED, "the scheduler knows the job no more")
         else:  # what runs would be run again
             answers[job] = JobState(JobStatus.UNKNOWN, "the scheduler says what cannot be read")
+    for job in set(missed) & set(found):
+        del missed[job]
     return answers
 
 
@@ -215,12 +230,12 @@ def read_squeue(text: str) -> list[Record]:
     """The jobs in what squeue said in our format; lines that are none are passed over."""
     found = []
     for line in text.splitlines():
-        fields = line.split("|", 6)
-        if len(fields) == 7 and (job := _plain_id(fields[0])) and (state := read_state(fields[1])):
+        fields = [*line.split("|", 7), ""]
+        if len(fields) > 7 and (job := _plain_id(fields[0])) and (state := read_state(fields[1])):
             reason = "" if fields[6].strip() in ("", "None", "(null)") else fields[6].strip()
             nodes = "" if fields[2].strip() == "(null)" else fields[2].strip()
             started, ended, submitted = map(_time, fields[3:6])
-            found.append(Record(job, state, nodes, started, ended, submitted, reason))
+            found.append(Record(job, state, nodes, started, ended, submitted, reason, fields[7].strip()))
     return found
 
 
@@ -228,15 +243,15 @@ def read_sacct(text: str) -> list[Record]:
     """The newest record of each job in what sacct said in our format; steps and lines that are none are passed over."""
     found: dict[str, Record] = {}
     for line in text.splitlines():
-        fields = line.split("|")
-        if len(fields) < 7 or "." in fields[0]:
+        fields = [*line.split("|", 7), ""]
+        if len(fields) < 8 or "." in fields[0]:
             continue
         job, state = _plain_id(fields[0]), read_state(fields[1])
         if job and state:
             nodes = "" if fields[2].startswith("None") else fields[2]
             started, ended, submitted = map(_time, fields[3:6])
             detail = f"exit code {fields[6]}" if fields[6] else ""
-            found[job] = Record(job, state, nodes, started, ended, submitted, detail)
+            found[job] = Record(job, state, nodes, started, ended, submitted, detail, fields[7].strip())
     return list(found.values())
 
 

@@ -7,7 +7,6 @@ its directory. So whoever drives the study finds it there.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -19,7 +18,7 @@ from pathlib import Path
 from hysweep.check.keys import is_said
 from hysweep.check.site import FIELD_OF, LAUNCHERS, option_of
 from hysweep.launch import command, queue
-from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused
+from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused, job_name
 from hysweep.launch.sbatch import python_of, script
 from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput, Cluster
@@ -64,6 +63,7 @@ _FIELDS = (
 class SlurmLauncher:
     def __init__(self) -> None:
         self._seen: dict[str, JobState] = {}
+        self._missed: dict[str, float] = {}
         self._looked = self._changed = float("-inf")
 
     def plan(self, job: Job, attempt: AttemptDirectory) -> str:
@@ -126,7 +126,7 @@ class SlurmLauncher:
         if live and (now - self._looked >= pause or not live <= set(self._seen)):
             self._looked = now
             try:
-                seen = queue.states(live)
+                seen = queue.states(live, self._missed)
             except queue.NoAnswer as e:
                 seen = {j: JobState(JobStatus.UNKNOWN, f"the scheduler does not answer: {e}") for j in live}
             if any(self._seen.get(j) != s for j, s in seen.items()):
@@ -212,11 +212,3 @@ def blamed(refused: Refused, site: Cluster) -> Refused:
             if any(word in said.lower() for word in words):
                 return Refused(said, f"cluster.additional_parameters.{option}", value)
     return Refused(said, f"cluster.{field}", getattr(site, field))
-
-
-def job_name(attempt: AttemptDirectory) -> str:
-    """Readable, and of this attempt alone: a submitter that died is followed by its name."""
-    trial = attempt.trial
-    study = trial.path.parent.parent.name
-    digest = hashlib.sha256(os.fsencode(command.identity(attempt))).hexdigest()[:8]
-    return f"{study}-{trial.path.name.partition('-')[0]}-a{attempt.number}-{digest}"

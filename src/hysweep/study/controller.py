@@ -86,6 +86,7 @@ REPEATS = 20  # askings in a row that may bring nothing new
 MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filters may leave little
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
 FORECAST_S = 60.0  # by less a forecast has not changed
+LOST = JobState(JobStatus.ENDED, "the scheduler has lost the job: its number is another one's", Cause.NODE_FAIL)
 WITHDRAWN = "taken back from the queue: the study is paused"
 MOVED = "taken back from the queue: cluster.* of the study has changed"
 
@@ -314,10 +315,10 @@ class Controller:
             if (everything or trial.is_cancel_requested) and state.ending is not Cause.CANCELLED:
                 self._stop(trial, state, Cause.CANCELLED, "by the user")
 
-    def _honour_pause(self, looks: dict[str, JobState]) -> None:
+    def _honour_pause(self, looks: dict[int, JobState]) -> None:
         """Nothing that waits in a queue begins while the study is paused; what runs goes on."""
         for name, group in self._by_launcher().items():
-            waiting = [(t, s, j) for t, s in group if (j := looks.get(s.job_id or "")) and s.ending is None]
+            waiting = [(t, s, j) for t, s in group if (j := looks.get(t.number)) and s.ending is None]
             queued = [(t, s) for t, s, j in waiting if j.state is JobStatus.PENDING and not j.is_held]
             held = [(t, s) for t, s, _ in waiting if s.is_held]
             if self._is_paused and queued:
@@ -331,7 +332,7 @@ class Controller:
                 for trial, state in held:
                     self._trials.save(trial, state.but(is_held=False))
 
-    def _take_back(self, looks: dict[str, JobState]) -> None:
+    def _take_back(self, looks: dict[int, JobState]) -> None:
         """What waits in a queue with settings of the cluster that have changed since is submitted anew with theirs;
         where the budget has no room for that it waits on as it is. One goes first: its place in the queue is lost, and
         the scheduler may refuse the new settings."""
@@ -341,7 +342,7 @@ class Controller:
         older = [(t, s) for t, s in jobs if is_elsewhere(self._config(t, s.attempt), self._changes)]
         is_on_its_way = any(MOVED in self._trials.state(t).reason for t in self._trials.live)
         for trial, state in older:
-            job = looks.get(state.job_id or "")
+            job = looks.get(trial.number)
             has_room = not self._is_beyond(self._ledger.spent + self._next_hours(trial))
             if job is None or job.state is not JobStatus.PENDING or not has_room:
                 continue
@@ -385,7 +386,7 @@ class Controller:
         self._honour_pause(looks)
         for trial in self._trials.live:
             state = self._trials.state(trial)
-            job = looks.get(state.job_id or "")
+            job = looks.get(trial.number)
             if state.status is not Status.SUBMITTED or job is None:
                 continue
             if job.started is not None and state.job_id is not None:
@@ -408,11 +409,14 @@ class Controller:
                 groups.setdefault(self._config(trial, state.attempt).cluster.launcher, []).append((trial, state))
         return groups
 
-    def _look(self) -> dict[str, JobState]:
-        """One call to each launcher for all its jobs."""
-        found: dict[str, JobState] = {}
+    def _look(self) -> dict[int, JobState]:
+        """Of each trial that has a job. One call to each launcher for all its jobs."""
+        found: dict[int, JobState] = {}
         for name, group in self._by_launcher().items():
-            found |= self._launcher_named(name).states([s.job_id for _, s in group if s.job_id])
+            states = self._launcher_named(name).states([s.job_id for _, s in group if s.job_id])
+            for trial, state in group:
+                if (job := states.get(state.job_id or "")) is not None:
+                    found[trial.number] = job if job.is_of(trial) else LOST
         return found
 
     def _note(self, trial: TrialDirectory, state: State, job: JobState) -> State:
