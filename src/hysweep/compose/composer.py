@@ -261,18 +261,12 @@ class Composer:
     @cached_property
     def words(self) -> Vocabulary:
         """Every key that an override may name."""
-        types: dict[str, Any] = {}
-        dicts: list[str] = []
-        _collect(Root, "", types, dicts)
-        aliases = {key: leaf.path for leaf in self._knobs.values() for key in leaf.knob.keys}
+        types, dicts = typed_fields()
+        aliases = {key: leaf.path for leaf in _knobs().values() for key in leaf.knob.keys}
         options: dict[str, set[str]] = {}  # listed here: Hydra's own listing takes a fortieth of a second a group
         for path in (p for d in self.dirs for p in d.glob("*/*.yaml") if p.parent.name != "hydra"):
             options.setdefault(path.parent.name, set()).add(path.stem)
         return Vocabulary(types, {group: sorted(names) for group, names in sorted(options.items())}, dicts, aliases)
-
-    @cached_property
-    def _knobs(self) -> dict[str, Leaf]:
-        return {leaf.path: leaf for leaf in all_leaves()}
 
     def compose(self, overrides: Iterable[str] = ()) -> Composition:
         """One command line (with or without ranges in it) as a base trial and a space around it.
@@ -544,11 +538,11 @@ class Composer:
     def _range_faults(self, key: str, part: Parameter) -> list[Problem]:
         if key.partition(".")[0] in NOT_OF_A_TRIAL:
             return [Problem(key, "a range", "says how to search, and cannot itself be searched", "give one value")]
-        if key not in self._knobs:
+        if key not in _knobs():
             return []
         values = part.values if isinstance(part, Choice) else (part.low, part.high)
         is_end = isinstance(part, Interval)
-        found = (fault for value in values for fault in self._value_faults(self._knobs[key], value, is_end))
+        found = (fault for value in values for fault in self._value_faults(_knobs()[key], value, is_end))
         return list(islice(found, MOST_TOLD))
 
     def _value_faults(self, leaf: Leaf, value: Any, is_end: bool) -> list[Problem]:
@@ -774,6 +768,20 @@ def all_leaves() -> Iterable[Leaf]:
                 yield Leaf(f"{prefix}{f.name}", None, None, f.metadata.get("knob", Knob()))
 
     return walk(Root, "")
+
+
+@cache
+def _knobs() -> dict[str, Leaf]:
+    return {leaf.path: leaf for leaf in all_leaves()}
+
+
+@cache
+def typed_fields() -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Every field's type, and the fields that take any key below them."""
+    types: dict[str, Any] = {}
+    dicts: list[str] = []
+    _collect(Root, "", types, dicts)
+    return types, tuple(dicts)
 
 
 def _collect(cls: Any, prefix: str, types: dict[str, Any], dicts: list[str]) -> None:
