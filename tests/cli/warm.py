@@ -6,6 +6,7 @@ Python takes to import Hydra is spared. Tests of start-up itself, and a sample o
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import subprocess
@@ -15,14 +16,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(["hysweep.cli.desk", "hysweep.cli.run", "hysweep.cli.study", "hysweep.study.controller"])
+VERBS = ("desk", "run", "steer", "data", "estimate", "layouts", "importing", "wandb")
+FORK.set_forkserver_preload([*(f"hysweep.cli.{v}" for v in VERBS), "optuna.importance", "pyarrow.parquet"])
 TIMEOUT_S = 120
 
 
 def warm(words: Sequence[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """In this environment, with some variables besides."""
+    return warm_in(dict(os.environ) | env, words)
+
+
+def warm_in(environment: dict[str, str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as where:
         out, err = Path(where, "out"), Path(where, "err")
-        place = (list(words), os.getcwd(), dict(os.environ) | env, out, err)
+        place = (list(words), os.getcwd(), environment, out, err)
         process = FORK.Process(target=_main, args=place)
         process.start()
         process.join(TIMEOUT_S)
@@ -41,4 +48,7 @@ def _main(words: list[str], directory: str, env: dict[str, str], out: Path, err:
     sys.argv = ["hysweep", *words]
     from hysweep.cli import main
 
-    main()
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # which a forked process leaves out

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -28,12 +28,14 @@ from hysweep.report import (
 from hysweep.schema import BadInput, Problem, Study, nearest
 from hysweep.study import CHANGEABLE, load_definition
 from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move, refuse_unfit
-from hysweep.study.controller import Controller, composer_of
+from hysweep.study.definition import composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
 from hysweep.study.home import came_from, settle_home
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
-from hysweep.study.storage import Unreachable
 from hysweep.track import PASSING, Cause, StudyDirectory, read_record
+
+if TYPE_CHECKING:
+    from hysweep.study.controller import Controller
 
 RETRY_S = 30.0  # after a disk was full
 
@@ -45,6 +47,8 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
     Returns 0, or 1 when nothing completed. Ctrl-C leaves: the jobs go on, the code is 130. Raises BadInput when the
     scheduler refuses what it was asked for.
     """
+    from hysweep.study.controller import Controller  # brings Optuna: a quarter of a second that whoever looks is spared
+
     is_driven = False
     while True:
         controller = Controller(directory, changes)
@@ -82,6 +86,8 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
 
 
 def _drive_here(controller: Controller) -> int:
+    from hysweep.study.storage import Unreachable
+
     directory, console = controller.directory, Console()
     record = read_study(directory)
     with _signals() as asked:
@@ -235,6 +241,9 @@ def cancel(path: Path, addresses: list[str]) -> int:
         directory.withdraw_cancel()
         click.echo("nothing was open, so nothing was stopped")
         return 0
+    from hysweep.study.controller import Controller
+    from hysweep.study.storage import Unreachable
+
     try:
         controller: Controller | None = Controller(directory).__enter__()
     except BadInput:  # somebody drives it, and will see the request
@@ -265,6 +274,8 @@ def cancel(path: Path, addresses: list[str]) -> int:
 
 def _what_is_left(directory: StudyDirectory) -> str:
     """Of a study that was stopped: how it goes on, if it can."""
+    from hysweep.study.controller import Controller
+
     made, wanted = len(directory.trials()), Controller(directory).definition.n_trials
     if made >= wanted:
         return f"; the study is over: all {made} of its trials were made"

@@ -27,14 +27,14 @@ from pathlib import Path
 
 from hysweep.check import errors
 from hysweep.compile import Job, compile_trial
-from hysweep.compose import SEED, Composer
+from hysweep.compose import SEED
 from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, hour_unit, nearest, trial_id
 from hysweep.study.changes import CLUSTER, as_plain, changed, is_of_cluster, later, moved
-from hysweep.study.definition import load_definition
+from hysweep.study.definition import composer_of, load_definition
 from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import Ledger, booking, worst_case
@@ -971,11 +971,6 @@ class Controller:
         config = self._config(trial, state.attempt)
         hours = min(max(0.0, seconds) / 3600, config.cluster.timeout_min / 60)  # whatever the nodes' clocks say
         return hours * config.world_size
-
-
-def composer_of(directory: StudyDirectory) -> Composer:
-    """What composes a study's points: the config groups as they were when it began."""
-    return Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
 
 
 def _example(key: str) -> str:

@@ -174,6 +174,11 @@ def written(directory: StudyDirectory) -> dict[str, Any]:
     return {str(key): value for key, value in raw.items()}
 
 
+def composer_of(directory: StudyDirectory) -> Composer:
+    """What composes a study's points: the config groups as they were when it began."""
+    return Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
+
+
 def load_definition(directory: StudyDirectory, composer: Composer) -> Definition:
     """study.yaml back. Raises BadInput when the directory holds no study, or one that cannot be read."""
     raw = written(directory)
