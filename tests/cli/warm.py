@@ -13,11 +13,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
+import pytest
+
 FORK = multiprocessing.get_context("forkserver")
-VERBS = ("desk", "run", "steer", "data", "estimate", "layouts", "importing", "wandb")
-FORK.set_forkserver_preload([*(f"hysweep.cli.{v}" for v in VERBS), "optuna.importance", "pyarrow.parquet"])
+FORK.set_forkserver_preload(["tests.cli.preloaded"])
 TIMEOUT_S = 120
 
 
@@ -27,6 +30,7 @@ def warm(words: Sequence[str], env: dict[str, str]) -> subprocess.CompletedProce
 
 
 def warm_in(environment: dict[str, str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    _start_server()
     with tempfile.TemporaryDirectory() as where:
         out, err = Path(where, "out"), Path(where, "err")
         place = (list(words), os.getcwd(), environment, out, err)
@@ -37,6 +41,14 @@ def warm_in(environment: dict[str, str], words: Sequence[str]) -> subprocess.Com
             process.kill()
             raise subprocess.TimeoutExpired(list(words), TIMEOUT_S)
         return subprocess.CompletedProcess(list(words), process.exitcode, out.read_text(), err.read_text())
+
+
+@cache
+def _start_server() -> None:
+    """It finds no module of the tests by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+        ensure_running()
 
 
 def _main(words: list[str], directory: str, env: dict[str, str], out: Path, err: Path) -> None:
