@@ -20,6 +20,7 @@ from hysweep.cli import study as verbs
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Study
 from hysweep.study import begin as begin_study
+from hysweep.study import controller
 from hysweep.study import controller as controller_module
 from hysweep.study.controller import Controller
 from hysweep.study.rebuild import rebuild
@@ -214,7 +215,9 @@ def test_a_database_restarted_again_and_again_in_the_middle_of_a_study(
             is_over.wait(moments.choice([0.0, 0.3]))
             postgres.start()
 
-    monkeypatch.setattr(verbs, "Controller", lambda d, changes: Controller(d, changes, launchers=lambda name: fake))
+    monkeypatch.setattr(
+        controller, "Controller", lambda d, changes: Controller(d, changes, launchers=lambda name: fake)
+    )
     weather = threading.Thread(target=restart)
     weather.start()
     try:
