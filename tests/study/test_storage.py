@@ -21,7 +21,6 @@ from hysweep.compose import Composer
 from hysweep.schema import BadInput, Study
 from hysweep.study import begin as begin_study
 from hysweep.study import controller
-from hysweep.study import controller as controller_module
 from hysweep.study.controller import Controller
 from hysweep.study.rebuild import rebuild
 from hysweep.study.storage import Unreachable, open_storage
@@ -254,7 +253,7 @@ def test_a_database_that_goes_as_a_study_is_entered(
         return opened
 
     with monkeypatch.context() as patched:
-        patched.setattr(controller_module, "open_storage", going)
+        patched.setattr(controller, "open_storage", going)
         with pytest.raises(BadInput, match=r"study\.storage = .*does not answer"):
             Controller(directory).__enter__()
     postgres.start()
