@@ -355,13 +355,13 @@ READERS = ["status", "report", "export", "watch"]
 
 
 @pytest.mark.parametrize("verb", [*READERS, "resume", "tick", "pause", "cancel", "rebuild"])
-@pytest.mark.parametrize(("keep", "what"), [(0.0, "empty"), (0.5, "cut off"), (None, "damaged")])
+@pytest.mark.parametrize(("keep", "what"), [("study:", "empty"), ("cwd:", "cut off"), (None, "damaged")])
 def test_a_study_whose_definition_is_lost_is_refused_and_nothing_changes(
-    study: StudyDirectory, verb: str, keep: float | None, what: str
+    study: StudyDirectory, verb: str, keep: str | None, what: str
 ) -> None:
     """One with settings that no study has is shown all the same."""
     text = study.config_file.read_text()
-    lost = text.replace("n_trials: null", "n_trials: many") if keep is None else text[: int(keep * len(text))]
+    lost = text.replace("n_trials: null", "n_trials: many") if keep is None else text.partition(keep)[0]
     assert lost != text
     study.config_file.write_text(lost)
     study.report_file.write_text("as it was")

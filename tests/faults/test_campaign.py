@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hysweep.compose import Composer
-from hysweep.study import controller
+from hysweep.study import definition as definitions
 from hysweep.track import Cause
 
 from .campaign import Weather, run
@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 @pytest.mark.timeout(NIGHT_S + 300)
 def test_a_campaign(composer: Composer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Study after study, each by its own seed: an hour of them in `make nightly`, two seeds otherwise."""
-    monkeypatch.setattr(controller, "Composer", lambda *a, **k: composer)  # composes each point once
+    monkeypatch.setattr(definitions, "Composer", lambda *a, **k: composer)  # composes each point once
     until, seed = time.monotonic() + NIGHT_S, int(os.environ.get("HYSWEEP_SEED", "1"))
     first, hits = seed, Counter[str]()
     while seed < first + 2 or time.monotonic() < until:

@@ -9,7 +9,7 @@ import pytest
 
 from hysweep.cli import study as verbs
 from hysweep.compose import Composer
-from hysweep.study import define
+from hysweep.study import controller, define
 from hysweep.study.controller import Controller
 from hysweep.track import Cause
 from tests.study.fake import FakeLauncher
@@ -41,7 +41,7 @@ def test_a_full_disk_is_waited_for(
                 raise OSError(code, os.strerror(code), "lock")
             return super().enter(wait_s)
 
-    monkeypatch.setattr(verbs, "Controller", Poor)
+    monkeypatch.setattr(controller, "Controller", Poor)
     monkeypatch.setattr(verbs, "RETRY_S", 0.0)
     assert verbs.drive(definition.directory, {}) == 0
     assert capsys.readouterr().err.count(os.strerror(code)) == 3

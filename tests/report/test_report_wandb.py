@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cli.warm import warm_in
 from wandb_server import ENTITY, KEY, WandbServer
 
 from conftest import START, study_yaml
@@ -121,13 +122,8 @@ def server() -> Iterator[WandbServer]:
 
 
 def hysweep(server: WandbServer | str, home: Path, *words: str, code: int = 0, key: str = KEY) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "hysweep", "wandb", *words],
-        text=True,
-        capture_output=True,
-        timeout=300,
-        env=environment(home, server if isinstance(server, str) else server.url) | {"WANDB_API_KEY": key},
-    )
+    url = server if isinstance(server, str) else server.url
+    done = warm_in(environment(home, url) | {"WANDB_API_KEY": key}, ["wandb", *words])
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, done.stderr
 

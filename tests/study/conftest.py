@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hysweep.compose import Composer
-from hysweep.study import controller
+from hysweep.study import definition as definitions
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +21,4 @@ def _composer_serves_controllers(composer, shipped_files, monkeypatch):
         own = Composer(dirs, shipped)
         return composer if own.snapshot() == shipped_files else own
 
-    monkeypatch.setattr(controller, "Composer", compose_from)
+    monkeypatch.setattr(definitions, "Composer", compose_from)

@@ -18,7 +18,8 @@ from typing import Any
 
 from hysweep.compose import Composer
 from hysweep.launch import JobState, JobStatus
-from hysweep.study import controller, define
+from hysweep.study import define
+from hysweep.study import definition as definitions
 from hysweep.study.controller import Controller
 from hysweep.track import AttemptDirectory, Cause, Claim, End, StudyDirectory, append_line, write_text
 
@@ -123,7 +124,7 @@ def result(directory: StudyDirectory) -> dict[str, Any]:
 
 def main(root: Path, kills: int, trials: int, seed: int) -> None:
     composer = Composer()
-    controller.Composer = lambda *a, **k: composer  # type: ignore[assignment, misc]  # composes each point once
+    definitions.Composer = lambda *a, **k: composer  # type: ignore[assignment, misc]  # composes each point once
     launcher = DiskLauncher()
     whole = begin(composer, root, "whole", trials)
     began = time.monotonic()

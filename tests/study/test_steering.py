@@ -17,6 +17,7 @@ from hysweep.compose import Composer
 from hysweep.report import read_study
 from hysweep.schema import BadInput, Notify
 from hysweep.study import begin as begin_study
+from hysweep.study import controller
 from hysweep.study.controller import Controller
 from hysweep.study.ledger import Ledger
 from hysweep.study.rebuild import rebuild
@@ -418,7 +419,9 @@ def test_a_controller_that_is_killed_leaves_its_jobs_and_the_study_to_others(
     composer: Composer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, fake = begin(composer, "rollout.n=2,4", "study.max_parallel=2"), FakeLauncher(rising, queued_for=10_000)
-    monkeypatch.setattr(verbs, "Controller", lambda d, changes: Controller(d, changes, launchers=lambda name: fake))
+    monkeypatch.setattr(
+        controller, "Controller", lambda d, changes: Controller(d, changes, launchers=lambda name: fake)
+    )
 
     def kill() -> None:
         while len(fake.submitted) < 2:

@@ -20,7 +20,7 @@ from hysweep.cli import study as verbs
 from hysweep.compose import Composer
 from hysweep.schema import BadInput, Study
 from hysweep.study import begin as begin_study
-from hysweep.study import controller as controller_module
+from hysweep.study import controller
 from hysweep.study.controller import Controller
 from hysweep.study.rebuild import rebuild
 from hysweep.study.storage import Unreachable, open_storage
@@ -214,7 +214,9 @@ def test_a_database_restarted_again_and_again_in_the_middle_of_a_study(
             is_over.wait(moments.choice([0.0, 0.3]))
             postgres.start()
 
-    monkeypatch.setattr(verbs, "Controller", lambda d, changes: Controller(d, changes, launchers=lambda name: fake))
+    monkeypatch.setattr(
+        controller, "Controller", lambda d, changes: Controller(d, changes, launchers=lambda name: fake)
+    )
     weather = threading.Thread(target=restart)
     weather.start()
     try:
@@ -251,7 +253,7 @@ def test_a_database_that_goes_as_a_study_is_entered(
         return opened
 
     with monkeypatch.context() as patched:
-        patched.setattr(controller_module, "open_storage", going)
+        patched.setattr(controller, "open_storage", going)
         with pytest.raises(BadInput, match=r"study\.storage = .*does not answer"):
             Controller(directory).__enter__()
     postgres.start()

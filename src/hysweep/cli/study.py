@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -31,12 +31,14 @@ from hysweep.report import (
 from hysweep.schema import BadInput, Problem, Study, nearest
 from hysweep.study import CHANGEABLE, load_definition
 from hysweep.study.changes import CLUSTER, as_plain, is_of_cluster, later, move, refuse_unfit
-from hysweep.study.controller import Controller, composer_of
+from hysweep.study.definition import composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
 from hysweep.study.home import came_from, settle_home
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
-from hysweep.study.storage import Unreachable
 from hysweep.track import PASSING, Cause, StudyDirectory, read_record
+
+if TYPE_CHECKING:
+    from hysweep.study.controller import Controller
 
 STOPPED_WITHIN_S = 120.0
 RETRY_S = 30.0  # after a disk was full
@@ -49,6 +51,8 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
     Returns 0, or 1 when nothing completed. Ctrl-C leaves: the jobs go on, the code is 130. Raises BadInput when the
     scheduler refuses what it was asked for.
     """
+    from hysweep.study.controller import Controller  # brings Optuna: a quarter of a second that whoever looks is spared
+
     is_driven = False
     while True:
         controller = Controller(directory, changes)
@@ -87,6 +91,8 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
 
 
 def _drive_here(controller: Controller) -> int:
+    from hysweep.study.storage import Unreachable
+
     directory, console = controller.directory, Console()
     record = read_study(directory)
     with _signals() as asked:
@@ -200,6 +206,8 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
     settle_home(directory)
     there = holder(directory)
     if CLUSTER in changes:
+        from hysweep.study.controller import Controller
+
         _tell_elsewhere(*Controller(directory, changes).elsewhere())
     if as_job or there is None or there.is_over:
         return drive(directory, changes, detach, as_job)
@@ -247,6 +255,9 @@ def cancel(path: Path, addresses: list[str]) -> int:
         directory.withdraw_cancel()
         click.echo("nothing was open, so nothing was stopped")
         return 0
+    from hysweep.study.controller import Controller
+    from hysweep.study.storage import Unreachable
+
     try:
         controller: Controller | None = Controller(directory).__enter__()
     except BadInput:  # somebody drives it, and will see the request
@@ -280,6 +291,8 @@ def cancel(path: Path, addresses: list[str]) -> int:
 
 def _what_is_left(directory: StudyDirectory) -> str:
     """Of a study that was stopped: how it goes on, if it can."""
+    from hysweep.study.controller import Controller
+
     made, wanted = len(directory.trials()), Controller(directory).definition.n_trials
     if made >= wanted:
         return f"; the study is over: all {made} of its trials were made"

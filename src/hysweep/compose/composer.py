@@ -11,15 +11,15 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import CachingConfigRepository
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.defaults_list import create_defaults_list
@@ -56,6 +56,8 @@ SHIPPED = Path(__file__).parent.parent / "conf"
 MOST_TOLD = 10  # faults of one range
 KEPT = 256  # command lines whose result is kept
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:[^${}]*\}")  # names no other field
+
+T = TypeVar("T")
 
 NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
 
@@ -122,12 +124,53 @@ def _group_yaml(pickled: bytes) -> str:
 @lru_cache(KEPT)
 def load_trial(text: str) -> Trial:
     """The frozen trial back. Fields of a later schema take their defaults; fields that are gone are refused."""
+    content = read_yaml(text)
     # all of it is resolved: a ${ in it is nothing but text
-    content = OmegaConf.create(literal(yaml.load(text, Loader=get_yaml_loader())) if "${" in text else text)
-    merged = OmegaConf.merge(OmegaConf.structured(Trial), content)
-    trial = OmegaConf.to_object(merged)
-    assert isinstance(trial, Trial)
-    return trial
+    return as_typed(Trial, {} if content is None else literal(content) if "${" in text else content)
+
+
+def read_yaml(text: str) -> Any:
+    """What hysweep wrote, as OmegaConf reads YAML: no key twice, no dates."""
+    return yaml.load(text, Loader=_yaml_loader())
+
+
+@cache
+def _yaml_loader() -> Any:
+    """OmegaConf's, on libyaml's parser, which takes a tenth of the time of Python's, where PyYAML has it."""
+    python_s = get_yaml_loader()
+    if not yaml.__with_libyaml__:
+        return python_s
+    from yaml._yaml import CParser
+    from yaml.constructor import SafeConstructor
+    from yaml.resolver import Resolver
+
+    class Loader(CParser, python_s):  # type: ignore[misc,valid-type]
+        def __init__(self, stream: str) -> None:
+            CParser.__init__(self, stream)
+            SafeConstructor.__init__(self)
+            Resolver.__init__(self)
+
+    return Loader
+
+
+def as_typed(cls: type[T], content: Any) -> T:
+    """A mapping as the dataclass whose fields it gives; those that it leaves out take their defaults."""
+    made: DictConfig = pickle.loads(_blank(typing.cast(Any, cls)))
+    made.merge_with(content)
+    typed = OmegaConf.to_object(made)
+    assert isinstance(typed, cls)
+    return typed
+
+
+@cache
+def _blank(cls: type) -> bytes:
+    """OmegaConf's own word on a dataclass, pickled: to work it out takes twenty times as long as to copy it."""
+    return pickle.dumps(OmegaConf.structured(cls))
+
+
+@cache
+def _store_root() -> None:
+    ConfigStore.instance().store("hysweep_root", Root)
 
 
 @lru_cache(16 * KEPT)
@@ -137,6 +180,11 @@ def _parsed(text: str) -> Override:
 
 class _Files(CachingConfigRepository):
     """Reads each file once. Hydra changes what it is given, so each time it gets a copy (by pickle: the fastest)."""
+
+    def __init__(self, search: ConfigSearchPathImpl) -> None:
+        # not Hydra's own, which copies its whole store of configs
+        self.delegate = ConfigRepository(search)
+        self.cache = {}
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.cache:
@@ -195,7 +243,7 @@ class Composer:
         self._own = self.dirs[: len(dirs)] if shipped else ()  # a snapshot was looked at when it was taken
         self._frozen_env: dict[str, str | None] = {}
         self.sweep_files: list[Path] = []  # those named by their paths
-        ConfigStore.instance().store("hysweep_root", Root)
+        _store_root()
         Plugins.instance()  # registers the file sources that the loader uses
         search = ConfigSearchPathImpl()
         search.append("hydra", "pkg://hydra.conf")
@@ -203,7 +251,7 @@ class Composer:
             search.append("hysweep", f"file://{d}")
         search.append("schema", "structured://")
         self._loader = ConfigLoaderImpl(search)
-        self._files = _Files(self._loader.repository)
+        self._files = _Files(search)
         self._load = lru_cache(KEPT)(self._load_once)
         self._grouped = lru_cache(KEPT)(self._grouped_once)
         self._typed = lru_cache(KEPT)(self._typed_once)
@@ -213,18 +261,12 @@ class Composer:
     @cached_property
     def words(self) -> Vocabulary:
         """Every key that an override may name."""
-        types: dict[str, Any] = {}
-        dicts: list[str] = []
-        _collect(Root, "", types, dicts)
-        aliases = {key: leaf.path for leaf in self._knobs.values() for key in leaf.knob.keys}
+        types, dicts = typed_fields()
+        aliases = {key: leaf.path for leaf in _knobs().values() for key in leaf.knob.keys}
         options: dict[str, set[str]] = {}  # listed here: Hydra's own listing takes a fortieth of a second a group
         for path in (p for d in self.dirs for p in d.glob("*/*.yaml") if p.parent.name != "hydra"):
             options.setdefault(path.parent.name, set()).add(path.stem)
         return Vocabulary(types, {group: sorted(names) for group, names in sorted(options.items())}, dicts, aliases)
-
-    @cached_property
-    def _knobs(self) -> dict[str, Leaf]:
-        return {leaf.path: leaf for leaf in all_leaves()}
 
     def compose(self, overrides: Iterable[str] = ()) -> Composition:
         """One command line (with or without ranges in it) as a base trial and a space around it.
@@ -496,11 +538,11 @@ class Composer:
     def _range_faults(self, key: str, part: Parameter) -> list[Problem]:
         if key.partition(".")[0] in NOT_OF_A_TRIAL:
             return [Problem(key, "a range", "says how to search, and cannot itself be searched", "give one value")]
-        if key not in self._knobs:
+        if key not in _knobs():
             return []
         values = part.values if isinstance(part, Choice) else (part.low, part.high)
         is_end = isinstance(part, Interval)
-        found = (fault for value in values for fault in self._value_faults(self._knobs[key], value, is_end))
+        found = (fault for value in values for fault in self._value_faults(_knobs()[key], value, is_end))
         return list(islice(found, MOST_TOLD))
 
     def _value_faults(self, leaf: Leaf, value: Any, is_end: bool) -> list[Problem]:
@@ -726,6 +768,20 @@ def all_leaves() -> Iterable[Leaf]:
                 yield Leaf(f"{prefix}{f.name}", None, None, f.metadata.get("knob", Knob()))
 
     return walk(Root, "")
+
+
+@cache
+def _knobs() -> dict[str, Leaf]:
+    return {leaf.path: leaf for leaf in all_leaves()}
+
+
+@cache
+def typed_fields() -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Every field's type, and the fields that take any key below them."""
+    types: dict[str, Any] = {}
+    dicts: list[str] = []
+    _collect(Root, "", types, dicts)
+    return types, tuple(dicts)
 
 
 def _collect(cls: Any, prefix: str, types: dict[str, Any], dicts: list[str]) -> None:

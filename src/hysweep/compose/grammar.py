@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,7 @@ class Vocabulary:
     aliases  what people call a field elsewhere: the trainer's key for it
     """
 
-    fields: dict[str, Any]
+    fields: Mapping[str, Any]
     groups: dict[str, list[str]]
     dicts: Collection[str] = ()
     aliases: dict[str, str] = field(default_factory=dict)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hysweep.compile import TrainerKeys
-from hysweep.compose import Composer
-from hysweep.compose.composer import all_leaves, out_of_bounds
+from hysweep.compose.composer import all_leaves, out_of_bounds, typed_fields
 from hysweep.schema import Leaf, Problem, Stage, Trial, suggest
 from hysweep.schema.groups import KL_ESTIMATORS, MEGATRON
 from hysweep.schema.knob import ACTOR, REF, ROLLOUT
@@ -44,7 +43,7 @@ RESUMES = ("auto", "disable", "resume_path")
 
 def values_that_are_none(source: Source, keys: TrainerKeys) -> list[Problem]:
     """Values of fields' keys that verl itself cannot take, with those that it can."""
-    types = Composer().words.fields
+    types, _ = typed_fields()
     return [p for leaf in all_leaves() for key in leaf.knob.keys if (p := _misfit(leaf, key, source, keys, types))]
 
 

@@ -6,6 +6,7 @@ import copy
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import UnionType
 from typing import Any
 
@@ -121,6 +122,7 @@ def is_unknown_number(value: Any, expected: Any) -> bool:
     return expected in (int, float, bool) and isinstance(value, str) and MARK.search(value) is not None
 
 
+@cache
 def is_optional(path: str) -> bool:
     hint: Any = Trial
     for name in path.split("."):

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,11 @@ class Difference:
 
 def compose_written(text: str) -> Trial:
     """The trial of an experiment file. Raises BadInput where it does not compose."""
+    return _composed(text, frozenset(os.environ.items()))
+
+
+@lru_cache(4)  # a script is proven, and then checked
+def _composed(text: str, environment: frozenset[tuple[str, str]]) -> Trial:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "experiment" / "imported.yaml"
         file.parent.mkdir()

@@ -40,6 +40,8 @@ def later(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def changed(study: Study, changes: Mapping[str, Any]) -> Study:
     """A study with other settings; of a group, those that are named. Raises BadInput for what no study has."""
     given = {name: literal(value) for name, value in changes.items() if name != CLUSTER}
+    if not given:
+        return study
     try:
         typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(study), OmegaConf.create(given)))
     except OmegaConfBaseException as e:

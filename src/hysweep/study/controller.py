@@ -27,14 +27,14 @@ from pathlib import Path
 
 from hysweep.check import errors
 from hysweep.compile import Job, compile_trial
-from hysweep.compose import SEED, Composer
+from hysweep.compose import SEED
 from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, hour_unit, nearest, trial_id
 from hysweep.study.changes import CLUSTER, as_plain, changed, is_elsewhere, is_of_cluster, later, moved
-from hysweep.study.definition import load_definition
+from hysweep.study.definition import composer_of, load_definition
 from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
 from hysweep.study.ledger import Ledger, booking, worst_case
@@ -112,6 +112,7 @@ class Controller:
         self.definition = replace(self._asked, study=changed(self._asked.study, self._changes))
         self._lock = StudyLock(directory)
         self._placed: dict[tuple[Path, int], Trial] = {}
+        self._blamed_by: dict[tuple[Path, int], tuple[str, ...]] = {}
         self._is_busy = False  # the scheduler takes no job in this step
         self._is_paused = False
         self._refusal: Problem | None = None  # the scheduler takes no such job; none is submitted any more
@@ -610,8 +611,9 @@ class Controller:
         self._unpaid.pop(trial.number, None)
         self._curves.pop(trial.number, None)
         self._started.pop(state.job_id or "", None)
-        for key in [k for k in self._placed if k[0] == trial.path]:
-            del self._placed[key]
+        for known in (self._placed, self._blamed_by):
+            for key in [k for k in known if k[0] == trial.path]:
+                del known[key]
 
     def _tell(self, trial: TrialDirectory) -> Outcome | None:
         """The sampler hears of a point when that is known: of replicates when all have ended."""
@@ -940,7 +942,9 @@ class Controller:
         """What an attempt runs: what was frozen, or a rung up the memory ladder from it. Read once."""
         key = trial.path, attempt
         if key not in self._placed:
-            self._placed[key] = self._frozen(trial, attempt)
+            before = self._placed.get((trial.path, attempt - 1))
+            is_placed = before is None or trial.attempt(attempt).placement() is not None
+            self._placed[key] = self._frozen(trial, attempt) if before is None or is_placed else before
         return self._placed[key]
 
     def _frozen(self, trial: TrialDirectory, attempt: int) -> Trial:
@@ -978,12 +982,19 @@ class Controller:
             run = trial_run(study.name, created, trial.path.name, config, trial.point())
             where = trial.attempt(number).path.absolute()
             job = replace(job, env=run.environment(config.tracking.entity, config.tracking.mode, where) | job.env)
-        ends = [end for n in range(1, number) if (end := _end_of(trial.attempt(n)))]
-        blamed = [node for end in ends if ACTIONS[end.cause].elsewhere for node in end.nodes]
-        if blamed and job.launcher == "slurm":
+        if job.launcher == "slurm" and (blamed := [n for k in range(1, number) for n in self._blamed(trial, k)]):
             excluded = ",".join(dict.fromkeys([*filter(None, [job.site.exclude]), *blamed[-MOST_EXCLUDED:]]))
             job = replace(job, site=replace(job.site, exclude=excluded))
         return job
+
+    def _blamed(self, trial: TrialDirectory, attempt: int) -> tuple[str, ...]:
+        """The nodes that an attempt ended by. Read once it has an end, for that stays as it is."""
+        key = trial.path, attempt
+        if key not in self._blamed_by:
+            if (end := _end_of(trial.attempt(attempt))) is None:
+                return ()
+            self._blamed_by[key] = end.nodes if ACTIONS[end.cause].elsewhere else ()
+        return self._blamed_by[key]
 
     def _launcher(self, trial: TrialDirectory) -> Launcher:
         return self._launcher_named(self._config(trial, self._trials.state(trial).attempt).cluster.launcher)
@@ -1020,11 +1031,6 @@ class Controller:
         config = self._config(trial, state.attempt)
         hours = min(max(0.0, seconds) / 3600, config.cluster.timeout_min / 60)  # whatever the nodes' clocks say
         return hours * config.world_size
-
-
-def composer_of(directory: StudyDirectory) -> Composer:
-    """What composes a study's points: the config groups as they were when it began."""
-    return Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
 
 
 def _example(key: str) -> str:

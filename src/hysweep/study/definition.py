@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import hysweep
 from hysweep.compose import SEED, Choice, Composer, Composition, Conditional, Interval, Point, Space, Zip
+from hysweep.compose.composer import as_typed, read_yaml
 from hysweep.schema import BadInput, Notify, Problem, Pruner, Sampler, Study, suggest
 from hysweep.schema.override import emit
 from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, Confirm, spell_out
@@ -164,12 +166,17 @@ def written(directory: StudyDirectory) -> dict[str, Any]:
         cure = "give a directory that `hysweep run` printed, as in outputs/quickstart"
         raise BadInput(Problem("DIR", directory.path, "holds no study", cure))
     try:
-        raw = OmegaConf.to_container(OmegaConf.load(directory.config_file))
-    except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError, OSError) as e:
+        raw = read_yaml(directory.config_file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as e:
         raise BadInput(_unreadable(directory, "damaged")) from e
     if not isinstance(raw, dict) or "versions" not in raw:  # the last of it
         raise BadInput(_unreadable(directory, "cut off" if raw else "empty"))
     return {str(key): value for key, value in raw.items()}
+
+
+def composer_of(directory: StudyDirectory) -> Composer:
+    """What composes a study's points: the config groups as they were when it began."""
+    return Composer([directory.conf], shipped=False) if directory.conf.is_dir() else Composer()
 
 
 def load_definition(directory: StudyDirectory, composer: Composer) -> Definition:
@@ -177,8 +184,7 @@ def load_definition(directory: StudyDirectory, composer: Composer) -> Definition
     raw = written(directory)
     try:
         spell_out(raw["study"])
-        study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), raw["study"]))
-        assert isinstance(study, Study)
+        study = as_typed(Study, raw["study"])
         fixed = tuple(raw["overrides"])
         space = composer.space(raw["space"], fixed)
         assert all(isinstance(o, str) for o in fixed) and (study.n_trials is not None or space.size is not None)
@@ -421,6 +427,7 @@ def _commits(*directories: Path) -> dict[str, str]:
     return found
 
 
+@cache
 def _versions() -> dict[str, str]:
     found = {"hysweep": hysweep.__version__}
     for name in ("verl", "torch", "transformers", "ray", "vllm", "megatron-bridge", "optuna", "hydra-core"):
