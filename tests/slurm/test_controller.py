@@ -73,6 +73,29 @@ def test_ten_kills_lose_nothing_and_run_nothing_twice(cluster: Cluster, composer
     assert len(ledger) == 8 and all(e.gpu_hours > 3.5 / 3600 for e in ledger)
 
 
+def test_jobs_that_slurmctld_forgets_are_submitted_again(cluster: Cluster, composer: Composer) -> None:
+    """It is killed right after it took them, and gives their numbers to somebody else's."""
+    directory = begin(cluster, composer, "forgotten", "rollout.n=2,4", "study.max_parallel=2")
+    env = environment(cluster, "metrics=1")
+    cluster.exec(["scontrol", "update", "partitionname=main", "state=down"])  # none begins
+    subprocess.run([*BARE, "tick", str(directory.path)], env=env, cwd=ROOT, check=True, capture_output=True)
+    jobs = {t.state().job_id for t in directory.trials()}
+    cluster.restart_controller(saved=False)
+    forgotten = jobs - set(cluster.queue())  # it saves every five seconds: this may have been one of them
+    cluster.exec(["scontrol", "update", "partitionname=main", "state=up"])
+    others = [cluster.sbatch("--wrap", "sleep 60") for _ in jobs] if forgotten else []
+    done = subprocess.run(
+        [*BARE, "resume", str(directory.path)], env=env, cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = directory.trials()
+    assert [t.state().cause for t in trials] == [Cause.COMPLETED] * 2
+    booked = sorted((e.trial, str(e.cause)) for e in directory.ledger())
+    lost = [(t, "node_fail") for t in range(2 * bool(forgotten))]
+    assert booked == sorted([(0, "completed"), (1, "completed"), *lost]), (forgotten, others)
+    assert set(others) <= set(cluster.queue()), "nothing was done to those of others"
+
+
 def test_a_pause_holds_what_is_queued_and_a_resume_lets_it_go(cluster: Cluster, composer: Composer) -> None:
     alone = ("cluster.exclude='node[2-4]'", "cluster.use_exclusive=true")
     directory = begin(cluster, composer, "paused", "rollout.n=2,4", "study.max_parallel=2", *alone)

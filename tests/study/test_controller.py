@@ -14,7 +14,6 @@ import yaml
 from hysweep.compose import Composer
 from hysweep.launch import JobState, JobStatus
 from hysweep.schema import BadInput
-from hysweep.study import controller as controller_module
 from hysweep.study import define, load_definition
 from hysweep.study.controller import Controller
 from hysweep.study.pruners import bar_of
@@ -605,7 +604,6 @@ def dying_at(monkeypatch, moment: int):
 def test_death_at_any_moment_loses_nothing_and_runs_nothing_twice(composer: Composer, monkeypatch, tmp_path) -> None:
     """A study of two trials, one of which needs two attempts, killed at each of its acts in turn."""
     overrides = ("rollout.n=2,4", "study.max_parallel=2")
-    monkeypatch.setattr(controller_module, "Composer", lambda *a, **k: composer)  # composes each point once, for speed
     # a death every few acts; `make nightly` dies at each one
     stride = 1 if os.environ.get("HYSWEEP_NIGHTLY") else 19
     moment, died = 1 - stride, True
