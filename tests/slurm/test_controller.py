@@ -79,9 +79,9 @@ def test_jobs_that_slurmctld_forgets_are_submitted_again(cluster: Cluster, compo
     env = environment(cluster, "metrics=1")
     cluster.exec(["scontrol", "update", "partitionname=main", "state=down"])  # none begins
     subprocess.run([*BARE, "tick", str(directory.path)], env=env, cwd=ROOT, check=True, capture_output=True)
-    jobs = {t.state().job_id for t in directory.trials()}
+    jobs = {t.state().job_id: t.number for t in directory.trials()}
     cluster.restart_controller(saved=False)
-    forgotten = jobs - set(cluster.queue())  # it saves every five seconds: this may have been one of them
+    forgotten = set(jobs) - set(cluster.queue())  # it saves every five seconds: this may have been one of them
     cluster.exec(["scontrol", "update", "partitionname=main", "state=up"])
     others = [cluster.sbatch("--wrap", "sleep 60") for _ in jobs] if forgotten else []
     done = subprocess.run(
@@ -91,7 +91,7 @@ def test_jobs_that_slurmctld_forgets_are_submitted_again(cluster: Cluster, compo
     trials = directory.trials()
     assert [t.state().cause for t in trials] == [Cause.COMPLETED] * 2
     booked = sorted((e.trial, str(e.cause)) for e in directory.ledger())
-    lost = [(t, "node_fail") for t in range(2 * bool(forgotten))]
+    lost = [(jobs[job], "node_fail") for job in forgotten]
     assert booked == sorted([(0, "completed"), (1, "completed"), *lost]), (forgotten, others)
     assert set(others) <= set(cluster.queue()), "nothing was done to those of others"
 
