@@ -36,6 +36,12 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
             "node2: its task was not launched: Job credential expired",
         ),
         (["srun: error: node1: task 0: Killed"], Cause.KILLED, (), "node1: the node process: Killed"),
+        (
+            ["srun: error: node2: task 1: User defined signal 2", "srun: error: node1: task 0: Terminated"],
+            Cause.PREEMPTED,
+            (),
+            "the scheduler sent SIGUSR2 to node2",
+        ),
         (["srun: error: node1: task 0: Exited with exit code 137"], Cause.KILLED, (), "exit code 137"),
         (["srun: error: node1: task 0: Out Of Memory"], Cause.HOST_OOM, (), "Out Of Memory"),
         (

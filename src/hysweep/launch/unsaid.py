@@ -19,6 +19,7 @@ from hysweep.track import AttemptDirectory, Cause, End, Phase
 _TAIL = 65536  # bytes
 # "srun: error: node[2-3]: tasks 1-2: Exited with exit code 3"; those that srun ended itself are "Terminated"
 _TASK = re.compile(r"srun: error: (?P<nodes>\S+): tasks? [\d,-]+: (?P<how>Exited with exit code \d+|.*)$")
+_TOLD_TO_LEAVE = "User defined signal 2"  # as a shell calls SIGUSR2, which the scheduler alone sends
 _LAUNCH = re.compile(r"srun: error: Task launch for \S+ failed on node (?P<node>[^\s:]+): (?P<why>.*)")
 # A program that is not there, a module that Python lacks, and an option that this srun does not have, as pyxis's where
 # there is no pyxis.
@@ -70,6 +71,9 @@ def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
             blamed = list(dict.fromkeys(name for text in alike for name in hosts(text)))
         reason = f"{task['nodes']}: the node process: {task['how']}" + (f": {own}" if own else "")
         # 128 and more: by a signal, as a shell says it
+        if task["how"] == _TOLD_TO_LEAVE:
+            # sent before that node's Python could take it
+            return End(Cause.PREEMPTED, Phase.START, reason=f"the scheduler sent SIGUSR2 to {task['nodes']}", lines=loud)
         has_exited = (code := re.search(r"exit code (\d+)", task["how"])) is not None and int(code[1]) < 128
         # of a module all nodes are short, though srun may have ended some before they said so
         if has_exited and len(blamed) < nodes and kind != "module":
