@@ -72,8 +72,8 @@ def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
         reason = f"{task['nodes']}: the node process: {task['how']}" + (f": {own}" if own else "")
         # 128 and more: by a signal, as a shell says it
         if task["how"] == _TOLD_TO_LEAVE:
-            # sent before that node's Python could take it
-            return End(Cause.PREEMPTED, Phase.START, reason=f"the scheduler sent SIGUSR2 to {task['nodes']}", lines=loud)
+            reason = f"the scheduler sent SIGUSR2 to {task['nodes']}"  # before a Python there could take it
+            return End(Cause.PREEMPTED, Phase.START, reason=reason, lines=loud)
         has_exited = (code := re.search(r"exit code (\d+)", task["how"])) is not None and int(code[1]) < 128
         # of a module all nodes are short, though srun may have ended some before they said so
         if has_exited and len(blamed) < nodes and kind != "module":
