@@ -15,7 +15,7 @@ from hysweep.report import read_study
 from hysweep.track import Cause, StudyDirectory, TrialDirectory, checkpoint_step
 from tests.slurm.conftest import Cluster
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.verl, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.verl, pytest.mark.timeout(3000)]
 
 HYSWEEP = (sys.executable, "-m", "hysweep")
 TINY = ("cluster=testcluster", "trainer.validate_every=-1")
@@ -100,7 +100,7 @@ def test_the_stock_launcher_runs_one_trial_on_its_nodes_not_one_on_each(cluster:
 def test_the_quickstart(cluster: Cluster) -> None:
     """The whole of it as it is shipped, each trial on two nodes."""
     argv = [*HYSWEEP, "run", "-m", "sweep=quickstart", "cluster=testcluster", "study.name=quickstart"]
-    cluster.exec(argv, cwd=cluster.shared, env=environment(cluster), timeout=1400)
+    cluster.exec(argv, cwd=cluster.shared, env=environment(cluster), timeout=2700)
     study = StudyDirectory(cluster.shared / "outputs" / "quickstart")
     trials = study.trials()
     causes = [t.state().cause for t in trials]
