@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from hysweep.cli.sweep_file import write_sweep
-from hysweep.compose import SHIPPED, Composer
+from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.embedded.assets import cache_root
 from hysweep.study import define
 
@@ -371,6 +371,45 @@ def test_a_study_knows_how_it_was_started(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.run_as_hydra_app(["sweep=mine.yaml"], True, False, [Path("mine")]) == 0
     command = yaml.safe_load(Path("outputs/mine/study.yaml").read_text())["command"]
     assert command == ["hysweep", "run", "-m", "--config-dir", "mine", "sweep=mine.yaml"]
+
+
+SHORT = "study: {sampler: tpe, pruner: median, pruners: [nan, {name: probs_diff, high: 0.03}]}\n"
+SEARCH = f"# @package _global_\n{SHORT}space: {{rollout.n: [2, 4]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "dirs"),
+    [
+        ("sweep=hy3_algorithms", []),
+        ("sweep=quickstart", []),
+        ("sweep=mine.yaml", []),
+        ("sweep=inside", ["mine"]),
+        ("sweep=inside", ["more", "mine"]),
+        ("experiment=short", ["mine"]),
+    ],
+)
+def test_hydra_reads_a_study_as_the_other_verbs_do(monkeypatch: pytest.MonkeyPatch, word: str, dirs: list[str]) -> None:
+    """What `run` is asked for comes through Hydra's own loader, what `plan` is asked for does not."""
+    run = import_module("hysweep.cli.run")
+    for name in ("mine/sweep", "mine/experiment", "more"):
+        Path(name).mkdir(parents=True)
+    Path("mine.yaml").write_text(SEARCH)
+    Path("mine/sweep/inside.yaml").write_text(SEARCH)
+    Path("mine/experiment/short.yaml").write_text(f"# @package _global_\n{SHORT}")
+    begun: list[Composition] = []
+    monkeypatch.setattr(run, "begin", lambda composition, *_: begun.append(composition) or sys.exit(0))
+    places = [Path(name) for name in dirs]
+    with pytest.raises(SystemExit):
+        run.run_as_hydra_app([word], word.startswith("sweep="), False, places)
+    [found] = begun
+    assert found.study == Composer(places).compose([word]).study and found.study.rules
+
+
+def test_a_file_of_ones_own_wins_under_hydras_flags_too() -> None:
+    Path("mine/algorithm").mkdir(parents=True)
+    Path("mine/algorithm/grpo.yaml").write_text("name: grpo\nadv_estimator: grpo\nclip_ratio_high: 0.77\n")
+    shown = hysweep("run", "--config-dir", "mine", "algorithm=grpo", "--cfg", "job").stdout
+    assert "clip_ratio_high: 0.77\n" in shown
 
 
 def test_warnings_stop_only_the_strict() -> None:

@@ -23,6 +23,7 @@ from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.defaults_list import create_defaults_list
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -140,15 +141,22 @@ class _Files(CachingConfigRepository):
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.cache:
-            read = self.delegate.load_config(config_path)
-            if read is not None and isinstance(read.config, DictConfig) and OmegaConf.is_dict(read.config.get("study")):
-                spell_out(read.config.study)
-            self.cache[config_path] = pickle.dumps(read)  # type: ignore[assignment]
+            self.cache[config_path] = pickle.dumps(self.delegate.load_config(config_path))  # type: ignore[assignment]
         found: ConfigResult | None = pickle.loads(self.cache[config_path])  # type: ignore[arg-type]
         return found
 
 
-class _SweepFile(FileConfigSource):
+class _File(FileConfigSource):
+    """How files are read, by Hydra's own command too: what is short in them of a study is spelled out."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        read = super().load_config(config_path)
+        if isinstance(read.config, DictConfig) and OmegaConf.is_dict(read.config.get("study")):
+            spell_out(read.config.study)
+        return read
+
+
+class _SweepFile(_File):
     """A sweep file of any place, as the option of the group `sweep` that has its name."""
 
     def __init__(self, file: Path) -> None:
@@ -196,7 +204,8 @@ class Composer:
         self._frozen_env: dict[str, str | None] = {}
         self.sweep_files: list[Path] = []  # those named by their paths
         ConfigStore.instance().store("hysweep_root", Root)
-        Plugins.instance()  # registers the file sources that the loader uses
+        Plugins.instance()  # registers the sources that the loader uses
+        SourcesRegistry.instance().types[_File.scheme()] = _File
         search = ConfigSearchPathImpl()
         search.append("hydra", "pkg://hydra.conf")
         for d in self.dirs:
