@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hysweep.check import Finding
 from hysweep.cli.sweep_file import write_sweep
 from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.embedded.assets import cache_root
@@ -534,6 +535,17 @@ def test_doctor_names_what_is_there() -> None:
     assert findings["hysweep"]["found"].startswith(hysweep("--version").stdout.split()[-1])
     assert set(findings) <= set(hysweep("doctor").stdout.replace("│", " ").split()) | {"GPU driver", "tiny model"}
     assert all(f["cure"] for f in findings.values() if not f["is_good"])
+
+
+def test_doctor_prints_what_to_type_as_it_is_typed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Brackets are text: `pip install hysweep` would bring nothing that is missing."""
+    doctor = import_module("hysweep.cli.doctor")
+    cure = "pip install 'hysweep[cpu]'"
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(doctor, "examine", lambda *_: [Finding("verl", False, "[red]none[/]", cure, is_needed=True)])
+    assert doctor.doctor(as_json=False) == 1
+    shown = capsys.readouterr().out
+    assert cure in shown and "[red]none[/]" in shown
 
 
 def test_a_verb_that_needs_no_training_imports_nothing_heavy() -> None:
