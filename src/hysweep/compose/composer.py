@@ -21,7 +21,7 @@ import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins import file_config_source
 from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
@@ -146,8 +146,11 @@ class _Files(CachingConfigRepository):
         return found
 
 
-class _File(FileConfigSource):
-    """How files are read, by Hydra's own command too: what is short in them of a study is spelled out."""
+class FileConfigSource(file_config_source.FileConfigSource):
+    """How files are read, by Hydra's own command too: what is short in them of a study is spelled out.
+
+    It has the name of Hydra's own: by that Hydra knows it in a job of its launchers.
+    """
 
     def load_config(self, config_path: str) -> ConfigResult:
         read = super().load_config(config_path)
@@ -156,7 +159,7 @@ class _File(FileConfigSource):
         return read
 
 
-class _SweepFile(_File):
+class _SweepFile(FileConfigSource):
     """A sweep file of any place, as the option of the group `sweep` that has its name."""
 
     def __init__(self, file: Path) -> None:
@@ -205,7 +208,7 @@ class Composer:
         self.sweep_files: list[Path] = []  # those named by their paths
         ConfigStore.instance().store("hysweep_root", Root)
         Plugins.instance()  # registers the sources that the loader uses
-        SourcesRegistry.instance().types[_File.scheme()] = _File
+        SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
         search = ConfigSearchPathImpl()
         search.append("hydra", "pkg://hydra.conf")
         for d in self.dirs:
