@@ -178,7 +178,10 @@ BROKEN = [
      "model.transformer_config.moe_router_bias_update_rate", "give 0"),
     ((HY3, "model.shape.num_layers=48", "parallelism.context=1"),
      ["parallelism.pipeline=2", "parallelism.first_stage_layers=11", "parallelism.last_stage_layers=13"],
-     "parallelism.first_stage_layers and last_stage_layers", "whole stages"),  # case 4
+     "parallelism.first_stage_layers and last_stage_layers", "leave both null"),  # case 4
+    ((HY3, "model.shape.num_layers=49", "parallelism.context=1"),
+     ["parallelism.pipeline=2", "parallelism.first_stage_layers=11", "parallelism.last_stage_layers=13"],
+     "parallelism.first_stage_layers and last_stage_layers", "first_stage_layers=25 and last_stage_layers=24"),
     ((HY3,), ["rollout.expert=4"], "rollout.expert", "1 or 16"),
     ((), ["parallelism.fsdp_size=0"], "parallelism.fsdp_size", "-1"),
     ((), ["parallelism.fsdp_size=3"], "parallelism.fsdp_size", "-1"),

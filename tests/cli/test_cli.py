@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hysweep.check import Finding
 from hysweep.cli.sweep_file import write_sweep
-from hysweep.compose import SHIPPED, Composer
+from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.embedded.assets import cache_root
 from hysweep.study import define
 
@@ -373,6 +374,45 @@ def test_a_study_knows_how_it_was_started(monkeypatch: pytest.MonkeyPatch) -> No
     assert command == ["hysweep", "run", "-m", "--config-dir", "mine", "sweep=mine.yaml"]
 
 
+SHORT = "study: {sampler: tpe, pruner: median, pruners: [nan, {name: probs_diff, high: 0.03}]}\n"
+SEARCH = f"# @package _global_\n{SHORT}space: {{rollout.n: [2, 4]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "dirs"),
+    [
+        ("sweep=hy3_algorithms", []),
+        ("sweep=quickstart", []),
+        ("sweep=mine.yaml", []),
+        ("sweep=inside", ["mine"]),
+        ("sweep=inside", ["more", "mine"]),
+        ("experiment=short", ["mine"]),
+    ],
+)
+def test_hydra_reads_a_study_as_the_other_verbs_do(monkeypatch: pytest.MonkeyPatch, word: str, dirs: list[str]) -> None:
+    """What `run` is asked for comes through Hydra's own loader, what `plan` is asked for does not."""
+    run = import_module("hysweep.cli.run")
+    for name in ("mine/sweep", "mine/experiment", "more"):
+        Path(name).mkdir(parents=True)
+    Path("mine.yaml").write_text(SEARCH)
+    Path("mine/sweep/inside.yaml").write_text(SEARCH)
+    Path("mine/experiment/short.yaml").write_text(f"# @package _global_\n{SHORT}")
+    begun: list[Composition] = []
+    monkeypatch.setattr(run, "begin", lambda composition, *_: begun.append(composition) or sys.exit(0))
+    places = [Path(name) for name in dirs]
+    with pytest.raises(SystemExit):
+        run.run_as_hydra_app([word], word.startswith("sweep="), False, places)
+    [found] = begun
+    assert found.study == Composer(places).compose([word]).study and found.study.rules
+
+
+def test_a_file_of_ones_own_wins_under_hydras_flags_too() -> None:
+    Path("mine/algorithm").mkdir(parents=True)
+    Path("mine/algorithm/grpo.yaml").write_text("name: grpo\nadv_estimator: grpo\nclip_ratio_high: 0.77\n")
+    shown = hysweep("run", "--config-dir", "mine", "algorithm=grpo", "--cfg", "job").stdout
+    assert "clip_ratio_high: 0.77\n" in shown
+
+
 def test_warnings_stop_only_the_strict() -> None:
     words = ("check", "rollout.temperature=0.3")
     assert hysweep(*words).returncode == 0
@@ -495,6 +535,17 @@ def test_doctor_names_what_is_there() -> None:
     assert findings["hysweep"]["found"].startswith(hysweep("--version").stdout.split()[-1])
     assert set(findings) <= set(hysweep("doctor").stdout.replace("│", " ").split()) | {"GPU driver", "tiny model"}
     assert all(f["cure"] for f in findings.values() if not f["is_good"])
+
+
+def test_doctor_prints_what_to_type_as_it_is_typed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Brackets are text: `pip install hysweep` would bring nothing that is missing."""
+    doctor = import_module("hysweep.cli.doctor")
+    cure = "pip install 'hysweep[cpu]'"
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(doctor, "examine", lambda *_: [Finding("verl", False, "[red]none[/]", cure, is_needed=True)])
+    assert doctor.doctor(as_json=False) == 1
+    shown = capsys.readouterr().out
+    assert cure in shown and "[red]none[/]" in shown
 
 
 def test_a_verb_that_needs_no_training_imports_nothing_heavy() -> None:

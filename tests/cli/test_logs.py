@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.track import AttemptDirectory, Cause, End, State, Status, StudyDirectory, TrialDirectory
+from hysweep.track import AttemptDirectory, Cause, End, State, Status, StudyDirectory, TrialDirectory, write_json
 
 from .warm import warm
 
@@ -67,6 +67,15 @@ def test_the_newest_attempt_or_the_one_that_is_named(study: StudyDirectory) -> N
     attempt(of, 2, driver="second\n")
     assert warm(["logs", "outputs/s", "0"], {}).stdout == "second\n"
     assert warm(["logs", "outputs/s", "0", "--attempt", "1"], {}).stdout == "first\n"
+
+
+def test_a_rank_that_no_node_has(study: StudyDirectory) -> None:
+    of = attempt(trial(study), driver="one\n", node_1="two\n")
+    for nodes, says in ((1, "attempt 1 has one node, of rank 0"), (2, "attempt 1 has 2 nodes, of ranks 0 to 1")):
+        write_json(of.path / "job.json", {"nodes": nodes})
+        said = warm(["logs", "outputs/s", "--rank", "2"], {})
+        assert (said.returncode, said.stdout) == (2, "") and f"--rank = 2: {says}; " in said.stderr
+    assert warm(["logs", "outputs/s", "--rank", "1"], {}).stdout == "==> node-1.log <==\ntwo\n"
 
 
 @pytest.mark.parametrize(

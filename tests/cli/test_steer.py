@@ -112,6 +112,14 @@ def test_a_resume_of_what_somebody_drives_changes_it_and_is_no_failure(study: St
     assert study.changes() == {"n_trials": 1, "cluster": {"timeout_min": 7}} and not study.is_paused
 
 
+def test_a_resume_says_what_it_is_given_in_vain() -> None:
+    words = ("run", "-m", "rollout.n=2,4", "trainer.total_steps=1", "study.name=two", "study.max_hours=0")
+    assert "in outputs/two" in hysweep(*words).stdout
+    said = hysweep("resume", "outputs/two", "study.n_trials=3").stderr
+    assert "warning: study.n_trials = 3: the space has no more points, so it is 2 trials" in said
+    assert "warning" not in hysweep("resume", "outputs/two", "study.n_trials=2").stderr
+
+
 def test_a_pause_counts_what_is_held_by_now(study: StudyDirectory) -> None:
     gone = study.add_trial(0, "abc123abc123", "", {})
     gone.save(State(Status.ENDED, attempt=1, job_id="7", cause=Cause.CANCELLED, is_held=True))

@@ -14,6 +14,7 @@ import pytest
 from hysweep.launch import boot, command, processes
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.boot import BootFailed, RayCluster
+from hysweep.schema import Cluster
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause
 from tests.launch.attempts import HERE, wait_for
@@ -183,6 +184,15 @@ def test_what_is_not_inherited() -> None:
     environment = dict.fromkeys(f"{names} {kept}".split(), "x")
     assert command.foreign(environment) == sorted(names.split())
     assert sorted(command.inherited(environment)) == sorted(kept.split())
+
+
+@pytest.mark.parametrize(("gpu", "kept"), [(None, []), ("H100", ["CUDA_VISIBLE_DEVICES"])])
+def test_devices_that_a_shell_hides_are_no_slots(new_attempt: New, gpu: str | None, kept: list[str]) -> None:
+    """With no GPU Ray's are slots of ours: `CUDA_VISIBLE_DEVICES=` on a laptop would leave none."""
+    attempt = new_attempt(site=Cluster(name="x", gpu=gpu))
+    environment = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "0", "HOME": "/h"}
+    found = command.on_node(Job.from_dict(attempt.job() or {}), attempt, environment, 0.0)
+    assert [name for name in environment if name in found] == [*kept, "HOME"]
 
 
 def test_paths_of_the_submitter_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -369,6 +369,13 @@ def test_a_refusal_names_what_was_written(
     assert (found.setting, found.value, str(found)) == (setting, value, said)
 
 
+def test_an_account_that_is_wrong_for_a_partition_is_told_with_it() -> None:
+    said = "Invalid account or account/partition combination specified"
+    found = blamed(Refused(said), Cluster(name="x", partition="locked"))
+    assert (found.setting, str(found)) == ("cluster.account", f"{said} (cluster.partition = locked)")
+    assert str(blamed(Refused("Invalid account"), Cluster(name="x", partition="main"))) == "Invalid account"
+
+
 def test_a_controller_s_job_that_is_refused_names_its_own_setting(
     tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,15 @@ def test_what_is_kept_is_a_study(capsys):
     assert sorted(kept.path.rglob("*")) == before
 
 
+def test_what_is_kept_of_a_simulation_that_cannot_go_on_is_nothing():
+    Path("there").mkdir()
+    for keep in (Path("there"), Path("new")):
+        with pytest.raises(BadInput, match="how long a step takes"):
+            ask([FOUR, "study.name=here"], keep=keep, step_s=None)
+    assert not Path("there/here").exists() and not Path("new").exists()
+    assert ask([FOUR, "study.name=here"], keep=Path("there")) == 0
+
+
 @pytest.mark.parametrize("words", [(), ("study.confirm.top=2", "study.confirm.seeds=3"), ("sweep=two.yaml",)])
 def test_the_best_is_that_of_every_report(words, composer, capsys):
     """Of a point that was run with several seeds it is their mean, here as in `status` and on the page."""

@@ -57,7 +57,9 @@ def layers_split(t: Trial) -> Iterator[Problem]:
     elif ends and not legal.stages_split(s.num_layers, p.pipeline, *(given[name] or 0 for name in given)):
         which = f"parallelism.{' and '.join(k for k, v in given.items() if v)}"
         why = f"leave {rest} of num_layers = {s.num_layers} to {stages} stages: the layers built would be others"
-        yield Problem(which, ends, why, "leave whole stages for the others", Stage.START)
+        if stages == 0:
+            why = f"make {sum(ends)} layers in all, and num_layers = {s.num_layers}: the layers built would be others"
+        yield Problem(which, ends, why, _ends_cure(t), Stage.START)
     elif stages == 0 or rest % stages == 0:
         each = {*ends, *([rest // stages] if stages else [])}
         if any(layers % (p.virtual_pipeline or 1) for layers in each):
@@ -68,6 +70,16 @@ def layers_split(t: Trial) -> Iterator[Problem]:
                 f"try {either(nearest_to(p.virtual_pipeline or 1, divisors_of(gcd(*each))))}",
                 Stage.START,
             )
+
+
+def _ends_cure(t: Trial) -> str:
+    layers, stages = t.model.shape.num_layers, t.parallelism.pipeline
+    if legal.stages_split(layers, stages):
+        return "leave both null, for stages of the same size"
+    if layers < stages:
+        return f"try parallelism.pipeline of {either(_pipelines(t))}"
+    first, last = legal.shorter_ends(layers, stages)
+    return f"try parallelism.first_stage_layers={first} and last_stage_layers={last}"
 
 
 def counted_layers_split(t: Trial) -> Iterator[Problem]:

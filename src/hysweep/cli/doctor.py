@@ -83,7 +83,7 @@ def _print_answer(answer: Answer) -> None:
     """A row for each thing looked at; where the nodes differ, what each says."""
     job = f"(job {answer.job_id})" if answer.job_id else ""
     title = " ".join(filter(None, [answer.kind, ", ".join(answer.nodes) or "no node", job]))
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    table = Table(box=None, pad_edge=False, title=Text(title), title_justify="left", title_style="bold")
     for head in ("", "what", "found", "cure"):
         table.add_column(head, overflow="fold")
     names = dict.fromkeys(f.name for findings in answer.nodes.values() for f in findings)
@@ -95,7 +95,7 @@ def _print_answer(answer: Answer) -> None:
         mark = "[green]ok[/]" if not bad else "[red]bad[/]" if any(f.is_needed for f in bad) else "[yellow]look[/]"
         table.add_row(mark, name, Text(found), Text(bad[0].cure if bad else ""))
     if answer.problem:
-        table.add_row("[red]bad[/]", "job", Text(answer.problem), answer.refused.cure if answer.refused else "")
+        table.add_row("[red]bad[/]", "job", Text(answer.problem), Text(answer.refused.cure if answer.refused else ""))
     Console().print(table)
 
 
@@ -119,5 +119,5 @@ def _print_table(findings: Sequence[Finding]) -> None:
         table.add_column(head, overflow="fold")
     for f in findings:
         mark = "[green]ok[/]" if f.is_good else "[red]missing[/]" if f.is_needed else "[yellow]none[/]"
-        table.add_row(mark, f.name, f.found, "" if f.is_good else f.cure)
+        table.add_row(mark, Text(f.name), Text(f.found), Text("" if f.is_good else f.cure))
     Console().print(table)

@@ -72,6 +72,10 @@ def logs(path: Path, address: str | None, rank: int | None, number: int | None, 
     directory = directory_at(path)
     trial = trial_at(directory, address) if address is not None else _only(directory)
     attempt = _attempt(trial, number)
+    nodes = (attempt.job() or {}).get("nodes")
+    if rank is not None and isinstance(nodes, int) and rank >= nodes:
+        one = "one node, of rank 0" if nodes == 1 else f"{nodes} nodes, of ranks 0 to {nodes - 1}"
+        raise BadInput(Problem("--rank", rank, f"attempt {attempt.number} has {one}", "give one of these"))
     is_tty = sys.stdout.isatty()
     printer = Printer(is_headed=rank is not None)
     while True:

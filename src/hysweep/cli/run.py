@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,12 +89,12 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     saved = sys.argv
     sweep_results.clear()
     try:
-        with _one_directory(composer, config_dirs) as directory:
-            sys.argv = [*argv, *(["--config-dir", str(directory)] if directory else [])]
+        with _directories(composer, config_dirs) as (everything, own_files):
+            sys.argv = [*argv, *(["--config-dir", str(own_files)] if own_files else [])]
             GlobalHydra.instance().clear()
-            hydra.main(version_base="1.3", config_path=str(SHIPPED), config_name="config")(task)()
+            hydra.main(version_base="1.3", config_path=str(everything), config_name="config")(task)()
     except (HydraException, OmegaConfBaseException) as e:
-        why = str(e).splitlines()[0] if str(e) else type(e).__name__
+        why = " ".join(str(e).split()) or type(e).__name__
         raise BadInput(Problem("hydra", " ".join([*flags, *own]) or "(run)", why, "see Hydra's documentation")) from e
     except Exception as e:
         if type(e).__module__.partition(".")[0] != "submitit":
@@ -110,21 +110,31 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
 
 
 @contextmanager
-def _one_directory(composer: Composer, config_dirs: Sequence[Path]) -> Iterator[Path | None]:
-    """Hydra takes one directory: a user's own files are brought together where they lie in several places.
+def _directories(composer: Composer, config_dirs: Sequence[Path]) -> Iterator[tuple[Path, Path | None]]:
+    """What Hydra composes from, and what it is told of a user's own files: it takes one directory of each.
 
-    In the cache, which jobs of a stock launcher are likely to see too.
+    It would let the shipped file win over a user's own of the same name, so the two are brought together before. In
+    the cache, which jobs of a stock launcher are likely to see too.
     """
-    if len(config_dirs) < 2 and not composer.sweep_files:
-        yield next(iter(config_dirs), None)
+    if not config_dirs and not composer.sweep_files:
+        yield SHIPPED, None
         return
     cache_root().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_root(), prefix="config-") as name:
-        for relative, text in composer.own_files().items():
-            file = Path(name, relative)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        yield Path(name)
+        everything, own = Path(name, "all"), Path(name, "own")
+        _write(everything, composer.snapshot())
+        if len(config_dirs) == 1 and not composer.sweep_files:
+            own = config_dirs[0]
+        else:
+            _write(own, composer.own_files())
+        yield everything, own
+
+
+def _write(directory: Path, files: Mapping[str, str]) -> None:
+    for relative, text in files.items():
+        file = directory / relative
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
 
 
 def from_launcher(hydra_config: Any) -> list[str]:

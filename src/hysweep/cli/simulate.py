@@ -168,9 +168,9 @@ def _print(cluster: SimulatedCluster, found: Outcome, unpruned: Outcome | None, 
     console.print(table)
     if unpruned is not None:
         console.print(_saved(found, unpruned, unit))
-    console.print(f"over: {found.why_over}", highlight=False, soft_wrap=True)
+    console.print(Text(f"over: {found.why_over}"), soft_wrap=True)
     if found.best_point is not None:
-        console.print(f"best: {words.label(found.best_point)}", highlight=False, soft_wrap=True)
+        console.print(Text(f"best: {words.label(found.best_point)}"), soft_wrap=True)
     console.print(_picture(cluster, found, console.width))
 
 

@@ -35,6 +35,7 @@ from hysweep.study.definition import composer_of
 from hysweep.study.detach import detach_here, detach_to_slurm, requeue
 from hysweep.study.home import came_from, settle_home
 from hysweep.study.lease import LEASE_S, Holder, Lost, holder
+from hysweep.study.preview import in_vain
 from hysweep.track import PASSING, Cause, StudyDirectory, read_record
 
 if TYPE_CHECKING:
@@ -356,6 +357,8 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
     definition = load_definition(directory, composer)
     composer.freeze(definition.env)
     refuse_unfit(definition, directory.changes(), as_plain(changes))
+    for problem in in_vain(definition, directory.changes(), as_plain(changes)):
+        click.echo(f"warning: {problem}", err=True)
     if elsewhere:
         changes[CLUSTER] = move(definition, composer, elsewhere)
     return changes

@@ -21,8 +21,9 @@ import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins import file_config_source
 from hydra._internal.defaults_list import create_defaults_list
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -188,12 +189,22 @@ class _Files(CachingConfigRepository):
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.cache:
-            read = self.delegate.load_config(config_path)
-            if read is not None and isinstance(read.config, DictConfig) and OmegaConf.is_dict(read.config.get("study")):
-                spell_out(read.config.study)
-            self.cache[config_path] = pickle.dumps(read)  # type: ignore[assignment]
+            self.cache[config_path] = pickle.dumps(self.delegate.load_config(config_path))  # type: ignore[assignment]
         found: ConfigResult | None = pickle.loads(self.cache[config_path])  # type: ignore[arg-type]
         return found
+
+
+class FileConfigSource(file_config_source.FileConfigSource):
+    """How files are read, by Hydra's own command too: what is short in them of a study is spelled out.
+
+    It has the name of Hydra's own: by that Hydra knows it in a job of its launchers.
+    """
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        read = super().load_config(config_path)
+        if isinstance(read.config, DictConfig) and OmegaConf.is_dict(read.config.get("study")):
+            spell_out(read.config.study)
+        return read
 
 
 class _SweepFile(FileConfigSource):
@@ -244,7 +255,8 @@ class Composer:
         self._frozen_env: dict[str, str | None] = {}
         self.sweep_files: list[Path] = []  # those named by their paths
         _store_root()
-        Plugins.instance()  # registers the file sources that the loader uses
+        Plugins.instance()  # registers the sources that the loader uses
+        SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
         search = ConfigSearchPathImpl()
         search.append("hydra", "pkg://hydra.conf")
         for d in self.dirs:

@@ -45,7 +45,8 @@ def on_node(job: Job, attempt: AttemptDirectory, environment: Mapping[str, str],
     """What the trainer and `ray start` have on a node whose own environment is given; `began` in unix seconds."""
     kept = inherited(environment) | settings(job, attempt)
     for name in VISIBILITY:
-        if name != job.site.visible_devices:
+        # with no GPU Ray's are slots, which it would count by the devices that a shell hides or has
+        if name != job.site.visible_devices or job.site.gpu is None:
             kept.pop(name, None)
     if job.site.network_interface is not None:
         for name in (NCCL, GLOO):

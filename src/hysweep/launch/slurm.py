@@ -41,7 +41,7 @@ _LIMIT = re.compile(r"(?i)submit limit|MaxSubmit|MaxJobs|QOSMax|AssocMax|AssocGr
 
 
 # The fields of the cluster that a refusal may be about, by a word of sbatch's: the first that somebody gave, else the
-# last; of several words the first. An account that is wrong for a partition goes by the account.
+# last; of several words the first. An account that is wrong for a partition goes by the account, and names both.
 _FIELDS = (
     (r"\baccount\b", "account"),
     (r"\bqos\b", "qos"),
@@ -211,4 +211,6 @@ def blamed(refused: Refused, site: Cluster) -> Refused:
             words = (word.rstrip("s") for word in re.split("[-_]", str(option)) if len(word) > 2)
             if any(word in said.lower() for word in words):
                 return Refused(said, f"cluster.additional_parameters.{option}", value)
+    if field == "account" and site.partition is not None and "partition" in said:
+        said += f" (cluster.partition = {site.partition})"
     return Refused(said, f"cluster.{field}", getattr(site, field))

@@ -10,7 +10,7 @@ from typing import Any
 from hysweep.check import check_trial, errors
 from hysweep.compose import Choice, Composer, Parameter, Point, Space
 from hysweep.schema import BadInput, Problem, Severity, Stage, Study, Trial, trial_id
-from hysweep.study.changes import moved
+from hysweep.study.changes import changed, later, moved
 from hysweep.study.definition import Definition
 from hysweep.study.ledger import worst_case
 from hysweep.study.promotion import unfit_to_promote
@@ -96,6 +96,13 @@ def study_problems(definition: Definition, looked: Sequence[Preview]) -> list[Pr
     """What is wrong with the settings of a study, whatever its points are: what cannot be, and what is said in vain."""
     advice = (*_more_than_there_is(definition), *_not_read(definition))
     return [*_beyond_budget(definition, looked), *(replace(p, severity=Severity.WARNING) for p in advice)]
+
+
+def in_vain(definition: Definition, before: Mapping[str, Any], changes: Mapping[str, Any]) -> list[Problem]:
+    """Advice: what changes, both plain, say that nothing would read, or of more than there is."""
+    after = replace(definition, study=changed(definition.study, later(before, changes)))
+    known = study_problems(definition, ())
+    return [problem for problem in study_problems(after, ()) if problem not in known]
 
 
 def _beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Iterator[Problem]:

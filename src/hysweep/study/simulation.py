@@ -7,9 +7,10 @@ out, which changes nothing but the time that it takes to find out.
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,8 +120,6 @@ def simulate_study(
     alone = replace(definition.study, root=str(root), storage=None, notify=type(definition.study.notify)())
     definition = replace(definition, study=alone, created=BEGINNING)
     directory = definition.directory
-    directory.create(definition.to_yaml(), composer.snapshot())
-    directory.mark_simulated()
 
     def course_of(attempt: AttemptDirectory, job: Job) -> Course:
         steps = job.total_steps
@@ -137,11 +136,26 @@ def simulate_study(
 
     scheduler = SimulatedLauncher(cluster, course_of, bool(definition.study.rules), BEGINNING)
     with ExitStack() as stack:
+        stack.enter_context(_whole_or_nothing(directory))
+        directory.create(definition.to_yaml(), composer.snapshot())
+        directory.mark_simulated()
         stack.enter_context(telling(lambda: scheduler.now))
         stack.enter_context(thrown_away())
         controller = stack.enter_context(Controller(directory, launchers=lambda name: scheduler))
         polls = _drive(controller, scheduler, definition, progress)
         return _outcome(controller, scheduler, directory, polls)
+
+
+@contextmanager
+def _whole_or_nothing(directory: StudyDirectory) -> Iterator[None]:
+    """What a simulation that did not come to its end has written is no study: it is removed."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(directory.path, ignore_errors=True)
+        with suppress(OSError):
+            directory.path.parent.rmdir()  # where there is nothing else in it
+        raise
 
 
 def _drive(controller: Controller, scheduler: SimulatedLauncher, definition: Definition, progress: Progress) -> int:
