@@ -24,11 +24,11 @@ WAITING = frozenset(
         "REQUEUE_HOLD",
         "SPECIAL_EXIT",
         "RESV_DEL_HOLD",
-        "SUSPENDED",
-        "STOPPED",
     ]
 )
-RUNNING = frozenset(["RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING"])
+# It has begun, and goes on when the scheduler lets it: what is on its nodes is not to be taken back.
+HALTED = frozenset(["SUSPENDED", "STOPPED"])
+RUNNING = HALTED | {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING"}
 # What a job ends in, and the cause where the state alone says it. FAILED may be anything.
 ENDED: dict[str, Cause | None] = {
     "COMPLETED": None,
@@ -119,8 +119,8 @@ class Record:
             cause, times = ENDED[self.state], (self.started, self.ended, self.submitted)
             return JobState(JobStatus.ENDED, reason, cause, *times, nodes=self.nodes)
         if self.state in RUNNING:  # it says when it would end at the latest: that is not when it did
-            on = f"on {self.nodes}" if self.nodes else ""
-            return JobState(JobStatus.RUNNING, on, None, self.started, None, self.submitted, nodes=self.nodes)
+            reason = f"the scheduler says {self.state}" if self.state in HALTED else ""
+            return JobState(JobStatus.RUNNING, reason, None, self.started, None, self.submitted, nodes=self.nodes)
         is_held = self.detail.startswith("JobHeld")
         # squeue's start of a job that waits is when it is expected to
         return JobState(
