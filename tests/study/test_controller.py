@@ -579,6 +579,7 @@ def dying_at(monkeypatch, moment: int):
         patch.setattr(directory_module.os, "rename", around(directory_module.os.rename))
         patch.setattr(JournalFileBackend, "append_logs", around(JournalFileBackend.append_logs))
         patch.setattr(FakeLauncher, "submit", around(FakeLauncher.submit))
+        patch.setattr(FakeLauncher, "cancel", around(FakeLauncher.cancel))
         yield lambda: count
 
 
@@ -611,6 +612,38 @@ def test_death_at_any_moment_loses_nothing_and_runs_nothing_twice(composer: Comp
         assert not [t for t in optuna_trials(directory) if t.state.name in ("RUNNING", "WAITING")], moment
         booked = [(e.trial, e.attempt) for e in directory.ledger()]
         assert sorted(booked) == [(0, 1), (0, 2), (1, 1)], (moment, booked)
+    assert moment > 60, "the acts were counted"
+
+
+@pytest.mark.slow
+def test_death_at_any_moment_of_a_change_of_the_cluster(composer: Composer, monkeypatch) -> None:
+    """Two jobs wait in a queue, and are taken back and submitted anew; then, after the death, once more."""
+    monkeypatch.setattr(controller_module, "Composer", lambda *a, **k: composer)
+    stride = 1 if os.environ.get("HYSWEEP_NIGHTLY") else 13
+    moment, died = 3 - stride, True  # with the third the changes are on disk
+    while died:
+        moment += stride
+        died = False
+        directory = begin(composer, "rollout.n=2,4", "study.max_parallel=2", f"study.name=c{moment}")
+        fake = FakeLauncher(lambda p, a: [0.5, 0.6], queued_for=12)
+        with Controller(directory, launchers=lambda name, f=fake: f) as c:
+            c.tick()
+        for minutes, at in ((7, moment), (8, 1 + moment * 7 % 31), (8, -1)):
+            changes = {"cluster": {"timeout_min": minutes}}
+            try:
+                with dying_at(monkeypatch, at), Controller(directory, changes, launchers=lambda name, f=fake: f) as c:
+                    while c.tick():
+                        pass
+            except Crash:
+                died |= at == moment
+        trials = directory.trials()
+        assert causes(directory) == [Cause.COMPLETED] * 2, moment
+        last = [t.attempt(t.state().attempt).job()["timeout_min"] for t in trials]
+        assert set(last) <= ({7, 8} if died else {7}), (moment, last)
+        assert len(fake.submitted) == len(set(fake.submitted)), (moment, fake.submitted)
+        submitted = sorted((t.number, a.number) for t in trials for a in t.attempts() if a.claimed())
+        assert sorted((e.trial, e.attempt) for e in directory.ledger()) == submitted, moment
+        assert not [t for t in optuna_trials(directory) if t.state.name in ("RUNNING", "WAITING")], moment
     assert moment > 60, "the acts were counted"
 
 
