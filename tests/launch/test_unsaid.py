@@ -42,6 +42,12 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
             (),
             "the scheduler ended the set-up lines: slurmstepd-n1",
         ),
+        (
+            ["slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT T DUE TO PREEMPTION ***", f"{SET_UP_ENDED}143"],
+            Cause.PREEMPTED,
+            (),
+            "the scheduler ended the set-up lines: slurmstepd-n1",
+        ),
         (["srun: error: node1: task 0: Killed"], Cause.KILLED, (), "node1: the node process: Killed"),
         (["srun: error: node1: task 0: Exited with exit code 137"], Cause.KILLED, (), "exit code 137"),
         (["srun: error: node1: task 0: Out Of Memory"], Cause.HOST_OOM, (), "Out Of Memory"),

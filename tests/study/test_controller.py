@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from hysweep.compose import Composer
+from hysweep.launch.sbatch import SET_UP_ENDED
 from hysweep.schema import BadInput
 from hysweep.study import controller as controller_module
 from hysweep.study import define, load_definition
@@ -300,6 +301,22 @@ def test_runs_of_the_scheduler_s_own_are_attempts(composer: Composer) -> None:
         (2, "preempted"),
         (3, "completed"),
     ]
+
+
+def test_a_run_that_the_scheduler_ended_in_its_set_up_lines_is_told_as_such(composer: Composer) -> None:
+    directory, fake = begin(composer, "cluster.launcher=slurm"), FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+        (trial,) = directory.trials()
+        first, second = trial.attempt(1), trial.attempt(2)
+        said = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT T DUE TO PREEMPTION ***"
+        (first.path / "slurm-7.log").write_text(f"{said}\n{SET_UP_ENDED}0\n")
+        second.prepare(first.job())
+        second.claim(Claim("h", 1, 0.0, job=trial.state().job_id))
+        fake.run_again(trial.state().job_id, second)
+        while c.tick():
+            pass
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "preempted"), (2, "completed")]
 
 
 def test_an_infeasible_point_costs_nothing_and_is_counted(composer: Composer) -> None:

@@ -90,7 +90,9 @@ def _of_set_up(code: int, said: Sequence[str]) -> End:
     reason = f"the set-up lines ended the script before the trial began, with exit code {code}"
     reason += (f": {said[-1][:300]}" if said else "") + "; see cluster.setup and modules"
     if taken := next(filter(_TAKEN.match, said), None):
-        return End(Cause.KILLED, Phase.START, code, f"the scheduler ended the set-up lines: {taken}", (taken,))
+        is_to_run_again = re.search(r"DUE TO (?:PREEMPTION|JOB REQUEUE)", taken)
+        cause = Cause.PREEMPTED if is_to_run_again else Cause.KILLED
+        return End(cause, Phase.START, code, f"the scheduler ended the set-up lines: {taken}", (taken,))
     # by a signal, as a shell says it: who sent it knows why
     cause = Cause.KILLED if 128 < code <= 128 + signal.NSIG else Cause.CONFIG_ERROR
     return End(cause, Phase.START, code, reason, tuple(line[:500] for line in said[-8:]))

@@ -486,6 +486,8 @@ class Controller:
         """A scheduler may have run the job again by itself: each run is an attempt, whose directory the node made."""
         while (claim := trial.attempt(state.attempt + 1).claimed()) is not None and claim.job == state.job_id:
             end = trial.attempt(state.attempt).end()
+            if end is None and (said := unsaid(trial.attempt(state.attempt))) and said.cause is Cause.PREEMPTED:
+                end = said
             # one that ended without a word lost its node; one that was told to end was not told why
             if end is None or end.cause is Cause.NODE_FAIL:
                 cause = Cause.NODE_FAIL
