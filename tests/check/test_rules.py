@@ -319,6 +319,9 @@ BROKEN = [
                                 ("part", "low", "cluster.partition"), ("gpus-per-n", 8, "cluster.gpus_per_node"),
                                 ("tasks-per-node", 2, "leave it out"), ("clusters", "x", "leave it out"),
                                 ("M", "x", "long name"), ("b", "now", "long name"))),
+    *(((HY3,), [f"+cluster.additional_parameters.licenses={text}"], "cluster.additional_parameters.licenses",
+       "a number")
+      for text in ("nan", "inf", "[1]", "' '")),
     ((HY3,), ["cluster.memory_gib=0", "+cluster.additional_parameters.mem-per-gpu=100G"],
      "cluster.additional_parameters.mem-per-gpu", "one of them"),
     *(((HY3,), [f"cluster.srun_args=[--label,'{arg}']"], "cluster.srun_args.1", cure)

@@ -213,6 +213,11 @@ def test_a_resume_elsewhere_takes_along_what_waits_and_says_so(queued: StudyDire
     (lock := StudyLock(queued)).acquire()
     answer = hysweep("resume", "outputs/s", "cluster.max_submitted=5")
     assert "trial 0" not in answer.stdout
+    answer = hysweep("resume", "outputs/s", "cluster.timeout_min=120", "study.budget_gpu_hours=1.5")
+    assert answer.stdout.startswith(
+        "trial 0, waiting in a queue with other settings of the cluster: stays there, the b"
+    )
+    queued.save_changes({})
     answer = hysweep("resume", "outputs/s", "cluster.partition=preempt")
     lock.release()
     assert answer.stdout.startswith(
@@ -404,3 +409,14 @@ def test_what_a_resume_cannot_change_is_said(study: StudyDirectory, asked: str, 
     study.request_pause()
     answer = hysweep("resume", "outputs/s", asked)
     assert answer.returncode == 2 and says in answer.stderr and study.is_paused
+
+
+def test_what_a_resume_does_not_name_of_the_cluster_stays(queued: StudyDirectory) -> None:
+    """Also within a field that holds several by name, and of an earlier resume; what fits goes by all of it."""
+    (lock := StudyLock(queued)).acquire()
+    for word in ("cluster.env.A=1", "cluster.env.B=2", "cluster.env.A=3", "cluster.launcher=local"):
+        assert hysweep("resume", "outputs/s", word).returncode == 0
+    assert queued.changes()["cluster"] == {"env": {"A": "3", "B": "2"}, "launcher": "local"}
+    answer = hysweep("resume", "outputs/s", "cluster.signal_delay_s=60")
+    lock.release()
+    assert answer.returncode == 2 and "it needs cluster.launcher = slurm" in answer.stderr

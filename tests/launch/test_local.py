@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.launch import JobStatus, launcher, processes
+from hysweep.launch import JobStatus, launcher, node, processes
 from hysweep.launch.local import LocalLauncher
 from hysweep.launch.node import STOP
 from hysweep.schema import BadInput, Cluster
 from hysweep.schema.job import Job
-from hysweep.track import AttemptDirectory, Cause, Phase
+from hysweep.track import AttemptDirectory, Cause, Claim, Phase
 from tests.launch.attempts import BARE, end_of, everything, over, runs, wait_for
 
 New = Callable[..., AttemptDirectory]
@@ -455,6 +455,22 @@ def test_what_says_nothing_is_ended_and_leaves_its_stacks(local: LocalLauncher, 
     assert "stacks-0.txt" in end.reason
     assert "fake_trainer" in (attempt.path / "stacks-0.txt").read_text()
     wait_for(lambda: not everything(attempt))
+
+
+def test_what_was_stopped_itself_neither_hangs_nor_ran_out_of_time(new_attempt: New, monkeypatch) -> None:
+    """As a job that is suspended for hours; its time goes on afterwards."""
+    times = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: times[-1])
+    one = node.Node(new_attempt("sleep=600"), Claim("here", os.getpid(), time.time()))
+    one.job = Job.from_dict(one.attempt.job() or {})
+    one.attempt.claim(one.who)
+    one.deadline = 1030.0
+    for second in (1001, 1002, 9002, *range(9003, 9029)):
+        times.append(float(second))
+        one._look()
+    times.append(9031.0)
+    with pytest.raises(node.Stopped, match="the time limit"):
+        one._look()
 
 
 def test_an_attempt_goes_on_from_the_newest_checkpoint_that_is_whole(local: LocalLauncher, new_attempt: New) -> None:

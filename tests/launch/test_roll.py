@@ -106,6 +106,18 @@ def test_a_process_that_hangs_is_lost_in_the_end(
     assert presence.is_lost
 
 
+def test_who_was_stopped_itself_takes_no_other_for_lost(
+    meeting: tuple[RollCall, Presence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As all nodes of a job that is suspended are."""
+    monkeypatch.setattr(roll, "PATIENCE", 1.0)
+    call, presence = meeting
+    both(call, presence, lambda: call.members[1].line)
+    time.sleep(1.2)
+    call.poll()
+    assert call.loss() is None
+
+
 def test_strangers_and_noise_change_nothing(meeting: tuple[RollCall, Presence]) -> None:
     call, presence = meeting
     place = read_json(meeting_point(presence.attempt))

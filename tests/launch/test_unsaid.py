@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hysweep.launch.sbatch import SET_UP_ENDED
 from hysweep.launch.unsaid import read_unsaid
 from hysweep.track import Cause
 
@@ -34,6 +35,18 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
             Cause.RAY_BOOT,
             ("node2",),
             "node2: its task was not launched: Job credential expired",
+        ),
+        (
+            ["slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-30T16:14:18 ***", f"{SET_UP_ENDED}0"],
+            Cause.KILLED,
+            (),
+            "the scheduler ended the set-up lines: slurmstepd-n1",
+        ),
+        (
+            ["slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT T DUE TO PREEMPTION ***", f"{SET_UP_ENDED}143"],
+            Cause.PREEMPTED,
+            (),
+            "the scheduler ended the set-up lines: slurmstepd-n1",
         ),
         (["srun: error: node1: task 0: Killed"], Cause.KILLED, (), "node1: the node process: Killed"),
         (

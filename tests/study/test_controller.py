@@ -13,6 +13,7 @@ import yaml
 
 from hysweep.compose import Composer
 from hysweep.launch import JobState, JobStatus
+from hysweep.launch.sbatch import SET_UP_ENDED
 from hysweep.schema import BadInput
 from hysweep.study import define, load_definition
 from hysweep.study.controller import Controller
@@ -320,6 +321,22 @@ def test_a_job_whose_number_is_given_to_another_one_is_lost_and_its_trial_goes_o
     assert sorted(booked) == [(0, 1, "completed"), (1, 1, "node_fail"), (1, 2, "completed")]
 
 
+def test_a_run_that_the_scheduler_ended_in_its_set_up_lines_is_told_as_such(composer: Composer) -> None:
+    directory, fake = begin(composer, "cluster.launcher=slurm"), FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+        (trial,) = directory.trials()
+        first, second = trial.attempt(1), trial.attempt(2)
+        said = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT T DUE TO PREEMPTION ***"
+        (first.path / "slurm-7.log").write_text(f"{said}\n{SET_UP_ENDED}0\n")
+        second.prepare(first.job())
+        second.claim(Claim("h", 1, 0.0, job=trial.state().job_id))
+        fake.run_again(trial.state().job_id, second)
+        while c.tick():
+            pass
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "preempted"), (2, "completed")]
+
+
 def test_an_infeasible_point_costs_nothing_and_is_counted(composer: Composer) -> None:
     directory = begin(composer, "trainer.mini_batch_size=4,7,8")
     finish(directory, fake := FakeLauncher(rising))
@@ -597,6 +614,7 @@ def dying_at(monkeypatch, moment: int):
         patch.setattr(directory_module.os, "rename", around(directory_module.os.rename))
         patch.setattr(JournalFileBackend, "append_logs", around(JournalFileBackend.append_logs))
         patch.setattr(FakeLauncher, "submit", around(FakeLauncher.submit))
+        patch.setattr(FakeLauncher, "cancel", around(FakeLauncher.cancel))
         yield lambda: count
 
 
@@ -628,6 +646,37 @@ def test_death_at_any_moment_loses_nothing_and_runs_nothing_twice(composer: Comp
         assert not [t for t in optuna_trials(directory) if t.state.name in ("RUNNING", "WAITING")], moment
         booked = [(e.trial, e.attempt) for e in directory.ledger()]
         assert sorted(booked) == [(0, 1), (0, 2), (1, 1)], (moment, booked)
+    assert moment > 60, "the acts were counted"
+
+
+@pytest.mark.slow
+def test_death_at_any_moment_of_a_change_of_the_cluster(composer: Composer, monkeypatch) -> None:
+    """Two jobs wait in a queue, and are taken back and submitted anew; then, after the death, once more."""
+    stride = 1 if os.environ.get("HYSWEEP_NIGHTLY") else 13
+    moment, died = 3 - stride, True  # with the third the changes are on disk
+    while died:
+        moment += stride
+        died = False
+        directory = begin(composer, "rollout.n=2,4", "study.max_parallel=2", f"study.name=c{moment}")
+        fake = FakeLauncher(lambda p, a: [0.5, 0.6], queued_for=12)
+        with Controller(directory, launchers=lambda name, f=fake: f) as c:
+            c.tick()
+        for minutes, at in ((7, moment), (8, 1 + moment * 7 % 31), (8, -1)):
+            changes = {"cluster": {"timeout_min": minutes}}
+            try:
+                with dying_at(monkeypatch, at), Controller(directory, changes, launchers=lambda name, f=fake: f) as c:
+                    while c.tick():
+                        pass
+            except Crash:
+                died |= at == moment
+        trials = directory.trials()
+        assert causes(directory) == [Cause.COMPLETED] * 2, moment
+        last = [t.attempt(t.state().attempt).job()["timeout_min"] for t in trials]
+        assert set(last) <= ({7, 8} if died else {7}), (moment, last)
+        assert len(fake.submitted) == len(set(fake.submitted)), (moment, fake.submitted)
+        submitted = sorted((t.number, a.number) for t in trials for a in t.attempts() if a.claimed())
+        assert sorted((e.trial, e.attempt) for e in directory.ledger()) == submitted, moment
+        assert not [t for t in optuna_trials(directory) if t.state.name in ("RUNNING", "WAITING")], moment
     assert moment > 60, "the acts were counted"
 
 

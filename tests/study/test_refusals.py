@@ -187,17 +187,17 @@ def test_what_has_run_elsewhere_is_told_how_to_move(composer: Composer, can_subm
 def test_what_a_move_may_say(composer: Composer) -> None:
     directory = begin(composer, "cluster=testcluster", "cluster.partition=mian", "cluster.timeout_min=30,60")
     definition = load_definition(directory, composer)
-    assert move(definition, composer, ["cluster.partition=main", "cluster.nodes=1"]) == {
+    assert move(definition, composer, ["cluster.partition=main", "cluster.nodes=1"], {}) == {
         "partition": "main",
         "nodes": 1,
     }
     with pytest.raises(BadInput, match=r"cluster.timeout_min = 90: is searched"):
-        move(definition, composer, ["cluster.timeout_min=90"])
+        move(definition, composer, ["cluster.timeout_min=90"], {})
     fixed = load_definition(begin(composer, "study.name=f", "cluster=testcluster", "cluster.partition=mian"), composer)
-    whole = move(fixed, composer, ["cluster=local"])
+    whole = move(fixed, composer, ["cluster=local"], {})
     assert whole == asdict(composer.compose(["cluster=local"]).trial.cluster)
     with pytest.raises(BadInput, match=r"cluster\.nodes"):
-        move(fixed, composer, ["cluster.nodes=0"])
+        move(fixed, composer, ["cluster.nodes=0"], {})
 
 
 # --- what the scheduler alone knows of a job
@@ -234,7 +234,7 @@ def test_why_a_job_waits_and_since_when_it_runs_is_noted(composer: Composer) -> 
         assert line.endswith(": queued (ReqNodeNotAvail, UnavailableNodes:n1)")
         assert change_lines(elsewhere, read_study(directory)) == []
         began = waiting.read_at - 360
-        fake.said = JobState(JobStatus.RUNNING, "on n1", started=began)
+        fake.said = JobState(JobStatus.RUNNING, started=began)
         c.tick()
         state, record = trial.state(), read_study(directory)
         assert (state.reason, state.began) == ("", began)

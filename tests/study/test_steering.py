@@ -14,6 +14,8 @@ import yaml
 
 from hysweep.cli import study as verbs
 from hysweep.compose import Composer
+from hysweep.launch import Busy, JobState, JobStatus
+from hysweep.launch.sbatch import SET_UP_ENDED
 from hysweep.report import read_study
 from hysweep.schema import BadInput, Notify
 from hysweep.study import begin as begin_study
@@ -135,6 +137,83 @@ def test_a_change_that_no_job_shows_leaves_the_queue_alone(composer: Composer) -
     directory.save_changes({"cluster": {"max_submitted": 3}})
     finish(directory, fake)
     assert len(directory.trials()[0].attempts()) == 1
+
+
+class Drained(FakeLauncher):
+    """Takes no job but of seven minutes."""
+
+    def submit(self, attempt) -> str:
+        self.asked += 1
+        if attempt.job()["timeout_min"] != 7:
+            raise Busy("partition inactive or drain")
+        return super().submit(attempt)
+
+
+def test_what_no_scheduler_has_taken_yet_goes_where_the_study_runs_by_now(composer: Composer) -> None:
+    directory, fake = begin(composer, "rollout.n=2,4", "study.max_parallel=2"), Drained(rising)
+    ticks(directory, fake, 2)
+    assert "drain" in directory.trials()[0].state().reason and not fake.submitted
+    directory.save_changes({"cluster": {"timeout_min": 7}})
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 2 and [len(t.attempts()) for t in directory.trials()] == [1, 1]
+
+
+def test_what_no_scheduler_has_taken_yet_can_be_cancelled(composer: Composer) -> None:
+    directory, fake = begin(composer, "rollout.n=2,4", "study.max_parallel=2"), Drained(rising)
+    ticks(directory, fake, 2)
+    asked = fake.asked
+    directory.request_cancel()
+    assert finish(directory, fake) == "cancelled"
+    assert causes(directory) == [Cause.CANCELLED] and fake.asked == asked and not directory.ledger()
+
+
+def test_a_trial_that_completes_while_it_is_taken_back_has_its_value(composer: Composer) -> None:
+    class Late(FakeLauncher):
+        def cancel(self, job_ids) -> None:
+            if (first := self.submitted[0]) in job_ids and self._run(first).end() is None:
+                row = {"step": 1, "data": {"critic/score/mean": 0.7}}
+                self._run(first).metrics_file.write_text(json.dumps(row) + "\n")
+                self._finish(first, Cause.COMPLETED)
+            super().cancel(job_ids)
+
+    directory, fake = begin(composer, "rollout.n=2,4", "study.max_parallel=2"), Late(rising, queued_for=5)
+    ticks(directory, fake, 1)
+    finish(directory, fake, {"cluster": {"timeout_min": 7}})
+    assert causes(directory) == [Cause.COMPLETED] * 2 and directory.trials()[0].state().value == 0.7
+    assert [len(t.attempts()) for t in directory.trials()] == [1, 2] and len(directory.ledger()) == 3
+
+
+@pytest.mark.parametrize(("later", "memory"), [({}, 120), ({"memory_gib": 80.0}, 120), ({"memory_gib": 90.0}, 90)])
+def test_memory_that_the_ladder_added_stays_until_the_study_says_another(composer: Composer, later, memory) -> None:
+    site = ("cluster=testcluster", "cluster.nodes=1")
+    directory, fake = begin(composer, *site), FakeLauncher(rising, {(0, 1): Cause.HOST_OOM, (0, 2): Cause.PREEMPTED})
+    with Controller(directory, {"cluster": {"memory_gib": 80.0}}, launchers=lambda name: fake) as c:
+        while len(fake.submitted) < 2:
+            c.tick()
+    finish(directory, fake, {"cluster": later} if later else None)
+    (trial,) = directory.trials()
+    assert [trial.attempt(n).job()["site"]["memory_gib"] for n in (1, 2, 3)] == [80, 120, memory]
+    assert causes(directory) == [Cause.COMPLETED]
+
+
+def test_the_scheduler_s_word_goes_before_what_a_script_said_for_its_node(composer: Composer) -> None:
+    """A signal to a script in its set-up lines looks from inside as if one of them had ended it."""
+
+    class Preempting(FakeLauncher):
+        def submit(self, attempt) -> str:
+            if attempt.number > 1:
+                return super().submit(attempt)
+            (attempt.path / "slurm-7.log").write_text(f"{SET_UP_ENDED}0\n")
+            return "7"
+
+        def states(self, job_ids) -> dict[str, JobState]:
+            lost = JobState(JobStatus.ENDED, "the scheduler says PREEMPTED", Cause.PREEMPTED)
+            return {"7": lost} | super().states(j for j in job_ids if j != "7")
+
+    directory = begin(composer)
+    finish(directory, Preempting(rising))
+    assert causes(directory) == [Cause.COMPLETED]
+    assert [e.cause for e in directory.ledger()] == [Cause.PREEMPTED, Cause.COMPLETED]
 
 
 def test_a_job_held_before_a_crash_is_released_after_it(composer: Composer) -> None:

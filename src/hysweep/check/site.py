@@ -5,6 +5,7 @@ SLURM's own words are of sbatch(1) and srun(1), 22.05 to 25.05.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import shutil
@@ -244,7 +245,9 @@ def options_are_said_once(t: Trial) -> Iterator[Problem]:
         value = c.additional_parameters[given]
         if value is None or value is False:
             continue
-        if isinstance(value, list | dict) or not str(value).strip() or re.search(r"[\x00-\x1f\x7f]", str(value)):
+        is_number = not isinstance(value, float) or math.isfinite(value)
+        is_text = str(value).strip() and not re.search(r"[\x00-\x1f\x7f]", str(value))
+        if isinstance(value, list | dict) or not is_number or not is_text:
             yield Problem(key, repr(value), "is no value of an option", "give one text, a number or true", Stage.START)
         elif not re.fullmatch(r"[a-z0-9][a-z0-9\-]+", name):
             cure = "write its long name without the dashes, as in tmp"

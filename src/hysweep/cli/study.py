@@ -39,7 +39,7 @@ from hysweep.study.preview import in_vain
 from hysweep.track import PASSING, Cause, StudyDirectory, read_record
 
 if TYPE_CHECKING:
-    from hysweep.study.controller import Controller
+    from hysweep.study.controller import Controller, Elsewhere
 
 STOPPED_WITHIN_S = 120.0
 RETRY_S = 30.0  # after a disk was full
@@ -206,26 +206,28 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
     changes = _changes(directory, overrides)
     settle_home(directory)
     there = holder(directory)
-    if CLUSTER in changes:
+    if CLUSTER in changes or CLUSTER in directory.changes():
         from hysweep.study.controller import Controller
 
-        _tell_elsewhere(*Controller(directory, changes).elsewhere())
+        _tell_elsewhere(Controller(directory, changes).elsewhere())
     if as_job or there is None or there.is_over:
         return drive(directory, changes, detach, as_job)
-    was_paused = directory.withdraw_pause()
-    # whoever drives it takes the changes over in its next step
+    # whoever drives it takes the changes over in its next step; what is held begins with none of before
     if changes:
         directory.save_changes(later(directory.changes(), as_plain(changes)))
+    was_paused = directory.withdraw_pause()
     done = [*(["no longer paused"] if was_paused else []), *(["changed"] if changes else [])]
     click.echo(f"{'; '.join([*done, 'driven by'])} {_named(directory, there)}. Look: hysweep status {shown(path)}")
     return 0
 
 
-def _tell_elsewhere(waiting: list[int], running: list[int]) -> None:
+def _tell_elsewhere(jobs: Elsewhere) -> None:
     """What becomes of jobs that were submitted before the cluster's settings changed."""
+    queued = "waiting in a queue with other settings of the cluster"
     for numbers, what in (
-        (waiting, "waiting in a queue with other settings of the cluster: taken back, and submitted anew"),
-        (running, "running with other settings of the cluster: goes on as it is"),
+        (jobs.waiting, f"{queued}: taken back, and submitted anew"),
+        (jobs.unpaid, f"{queued}: stays there, the budget has no room for it with the new ones"),
+        (jobs.running, "running with other settings of the cluster: goes on as it is"),
     ):
         if numbers:
             click.echo(f"trial{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}, {what}")
@@ -360,7 +362,7 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
     for problem in in_vain(definition, directory.changes(), as_plain(changes)):
         click.echo(f"warning: {problem}", err=True)
     if elsewhere:
-        changes[CLUSTER] = move(definition, composer, elsewhere)
+        changes[CLUSTER] = move(definition, composer, elsewhere, directory.changes())
     return changes
 
 

@@ -176,7 +176,7 @@ def _state(attempt: AttemptDirectory) -> JobState:
 def _state_elsewhere(attempt: AttemptDirectory, claim: Claim) -> JobState:
     silence = age(attempt.path / "node.json") or 0.0
     if silence < 4 * PULSE:
-        return JobState(JobStatus.RUNNING, f"on {claim.host}", started=claim.created)
+        return JobState(JobStatus.RUNNING, started=claim.created)
     if silence < _PULSE_LOST:
         return JobState(JobStatus.UNKNOWN, f"no pulse from {claim.host} for {silence:.0f} s", None, claim.created)
     return JobState(JobStatus.ENDED, f"{claim.host} fell silent", Cause.NODE_FAIL, claim.created)

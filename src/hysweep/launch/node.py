@@ -53,6 +53,8 @@ from hysweep.track import (
 
 # An attempt is asked to stop by this file in its directory. A signal only makes it look at once.
 STOP = "stop"
+# Who has not looked for so long was stopped itself, as with a job that is suspended: nothing was to be heard meanwhile.
+STOPPED_S = 60.0
 
 LOOK = 1.0  # seconds between looks at the files
 POLL = 0.1  # while something is expected to come up
@@ -102,6 +104,7 @@ class Node:
         self.saved_before = checkpoint_step(attempt.trial.checkpoints)
         self._looked = self._pulsed = float("-inf")
         self._said, self._heard = 0.0, time.monotonic()
+        self._alive = self._heard
         self._may_requeue = False
         self.guard = os.getppid()
 
@@ -266,6 +269,11 @@ class Node:
     def _look(self) -> None:
         """Whether to go on, by the clock and by the directory."""
         now = time.monotonic()
+        if (gap := now - self._alive) > STOPPED_S:
+            say(f"this process was stopped for {gap:.0f} s")
+            self.deadline += gap
+            self._heard += gap
+        self._alive = now
         if now > self.deadline:
             raise Stopped(Cause.TIMEOUT, "the time limit of the job")
         if now - self._looked < LOOK:

@@ -25,11 +25,11 @@ WAITING = frozenset(
         "REQUEUE_HOLD",
         "SPECIAL_EXIT",
         "RESV_DEL_HOLD",
-        "SUSPENDED",
-        "STOPPED",
     ]
 )
-RUNNING = frozenset(["RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING"])
+# It has begun, and goes on when the scheduler lets it: what is on its nodes is not to be taken back.
+HALTED = frozenset(["SUSPENDED", "STOPPED"])
+RUNNING = HALTED | {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING"}
 # What a job ends in, and the cause where the state alone says it. FAILED may be anything.
 ENDED: dict[str, Cause | None] = {
     "COMPLETED": None,
@@ -122,9 +122,10 @@ class Record:
             cause, times = ENDED[self.state], (self.started, self.ended, self.submitted)
             return JobState(JobStatus.ENDED, reason, cause, *times, nodes=self.nodes, name=self.name)
         if self.state in RUNNING:  # it says when it would end at the latest: that is not when it did
-            on = f"on {self.nodes}" if self.nodes else ""
-            times = (self.started, None, self.submitted)
-            return JobState(JobStatus.RUNNING, on, None, *times, nodes=self.nodes, name=self.name)
+            reason, times = "", (self.started, None, self.submitted)
+            if self.state in HALTED:
+                reason = f"the scheduler says {self.state}"
+            return JobState(JobStatus.RUNNING, reason, None, *times, nodes=self.nodes, name=self.name)
         is_held = self.detail.startswith("JobHeld")
         # squeue's start of a job that waits is when it is expected to
         times = (None, None, self.submitted)

@@ -46,7 +46,7 @@ class Line:
         self._socket = connection
         self._out = b""
         self._in = b""
-        self._beaten = 0.0
+        self._beaten = time.monotonic() - BEAT
         self._silence = silence
         self.met = self.heard = time.monotonic()
         self.is_open = True
@@ -58,8 +58,11 @@ class Line:
 
     def poll(self) -> list[dict[str, Any]]:
         """What came in since. Also sends what is due."""
-        if self.is_open and time.monotonic() - self._beaten >= BEAT:
-            self._beaten = time.monotonic()
+        now = time.monotonic()
+        if now - self._beaten > PATIENCE / 2:
+            self.heard = now  # this process was stopped itself, as with a job that is suspended
+        if self.is_open and now - self._beaten >= BEAT:
+            self._beaten = now
             self._out += b"\n"
         self._send()
         messages = list(self._receive())

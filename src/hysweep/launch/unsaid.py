@@ -30,6 +30,8 @@ _NOT_THERE = re.compile(
 )
 _LOUD = re.compile(rf"(?:srun|slurmstepd\S*): error: |{_NOT_THERE.pattern}|.*(?:No such file|not found|rror:)")
 _SET_UP_ENDED = re.compile(re.escape(SET_UP_ENDED) + r"(?P<code>\d+)$")
+# A signal ends a script with whatever exit code its last command had.
+_TAKEN = re.compile(r"slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED")
 _CURE = "; see cluster.python, setup, modules, container and srun_args"
 
 
@@ -91,6 +93,10 @@ def _of_set_up(code: int, said: Sequence[str]) -> End:
     """Of a script that came no further than its set-up lines, which said this."""
     reason = f"the set-up lines ended the script before the trial began, with exit code {code}"
     reason += (f": {said[-1][:300]}" if said else "") + "; see cluster.setup and modules"
+    if taken := next(filter(_TAKEN.match, said), None):
+        is_to_run_again = re.search(r"DUE TO (?:PREEMPTION|JOB REQUEUE)", taken)
+        cause = Cause.PREEMPTED if is_to_run_again else Cause.KILLED
+        return End(cause, Phase.START, code, f"the scheduler ended the set-up lines: {taken}", (taken,))
     # by a signal, as a shell says it: who sent it knows why
     cause = Cause.KILLED if 128 < code <= 128 + signal.NSIG else Cause.CONFIG_ERROR
     return End(cause, Phase.START, code, reason, tuple(line[:500] for line in said[-8:]))

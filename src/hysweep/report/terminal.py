@@ -359,7 +359,7 @@ def _progress_table(record: StudyRecord, trials: Sequence[TrialRecord], width: i
 def _place(trial: TrialRecord) -> str:
     """Where a trial runs, or what it waits for; nothing of one that ended."""
     if trial.standing is Standing.RUNNING:
-        return words.clean(trial.nodes, 60)
+        return ", ".join(filter(None, [words.clean(trial.nodes, 60), words.clean(trial.state.reason, 60)]))
     if trial.standing is Standing.WAITING:
         return ", ".join(filter(None, [words.clean(trial.state.reason, 60), _expected(trial)]))
     return ""

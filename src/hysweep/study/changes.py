@@ -65,19 +65,20 @@ def moved(trial: Trial, changes: Mapping[str, Any]) -> Trial:
     return replace(trial, cluster=replace(trial.cluster, **changes.get(CLUSTER, {})))
 
 
-def is_elsewhere(submitted: Trial, changes: Mapping[str, Any]) -> bool:
-    """Whether a job of this trial would be another one where the study runs by now."""
-    here, there = (replace(t.cluster, max_submitted=None) for t in (moved(submitted, changes), submitted))
-    return here != there
+def is_another_job(submitted: Trial, here: Trial) -> bool:
+    """Whether the job of a trial that was submitted is another one where the study runs by now."""
+    return replace(submitted.cluster, max_submitted=None) != replace(here.cluster, max_submitted=None)
 
 
 def is_of_cluster(key: str) -> bool:
     return key == CLUSTER or key.startswith(f"{CLUSTER}.")
 
 
-def move(definition: Definition, composer: Composer, overrides: Sequence[str]) -> dict[str, Any]:
-    """The fields of the cluster that overrides of `cluster.*`, or another `cluster=`, give a study. Raises BadInput for
-    what the study varies, and for what its trials cannot run with."""
+def move(
+    definition: Definition, composer: Composer, overrides: Sequence[str], earlier: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of the cluster that overrides of `cluster.*`, or another `cluster=`, give a study after the `earlier`
+    changes. Raises BadInput for what the study varies, and for what its trials cannot run with."""
     varied = {key for key in definition.space.varied if is_of_cluster(key)}
     keys = [o.partition("=")[0].lstrip("+") for o in overrides]
     if faults := [
@@ -94,11 +95,24 @@ def move(definition: Definition, composer: Composer, overrides: Sequence[str]) -
         given = dict(zip(keys, (o.partition("=")[2] for o in overrides), strict=True))
         raise BadInput(*(Problem(k, given[k], "is a range, and this study does not search it", "give one value")
                          for k in ranges))  # fmt: skip
-    known = errors(check_trial(before))
-    if faults := [fault for fault in errors(check_trial(asked.trial)) if fault not in known]:
-        raise BadInput(*faults)
     fields = asdict(asked.trial.cluster)
-    return fields if is_whole else {key.split(".")[1]: fields[key.split(".")[1]] for key in keys}
+    found = fields if is_whole else _named(keys, fields, earlier.get(CLUSTER, {}))
+    known = errors(check_trial(moved(before, earlier)))
+    after = moved(before, later(earlier, {CLUSTER: found}))
+    if faults := [fault for fault in errors(check_trial(after)) if fault not in known]:
+        raise BadInput(*faults)
+    return found
+
+
+def _named(keys: Sequence[str], fields: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the keys name; of one that holds several by name, as env, what is not named stays."""
+    found: dict[str, Any] = {}
+    for _, name, *inner in (key.split(".", 2) for key in keys):
+        value = fields[name]
+        if inner and isinstance(value, dict):
+            value = found.get(name, earlier.get(name, value)) | {inner[0]: value[inner[0]]}
+        found[name] = value
+    return found
 
 
 def _is_replaced(key: str, given: Sequence[str], is_whole: bool) -> bool:

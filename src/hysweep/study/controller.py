@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launche
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, hour_unit, nearest, trial_id
-from hysweep.study.changes import CLUSTER, as_plain, changed, is_elsewhere, is_of_cluster, later, moved
+from hysweep.study.changes import CLUSTER, as_plain, changed, is_another_job, is_of_cluster, later, moved
 from hysweep.study.definition import composer_of, load_definition
 from hysweep.study.home import settle_home
 from hysweep.study.lease import StudyLock
@@ -89,6 +89,20 @@ FORECAST_S = 60.0  # by less a forecast has not changed
 LOST = JobState(JobStatus.ENDED, "the scheduler has lost the job: its number is another one's", Cause.NODE_FAIL)
 WITHDRAWN = "taken back from the queue: the study is paused"
 MOVED = "taken back from the queue: cluster.* of the study has changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The trials whose jobs have other settings of the cluster than the study by now, by number.
+
+    waiting  in a queue, and to be submitted anew
+    unpaid   in a queue, where they stay: the budget has no room for them with the new settings
+    running  they go on as they are
+    """
+
+    waiting: list[int] = field(default_factory=list)
+    unpaid: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
 
 
 class Controller:
@@ -340,29 +354,39 @@ class Controller:
         if self._is_paused or self._is_busy or self._refusal or CLUSTER not in self._changes:
             return
         jobs = [(t, s) for t, s in itertools.chain.from_iterable(self._by_launcher().values()) if s.ending is None]
-        older = [(t, s) for t, s in jobs if is_elsewhere(self._config(t, s.attempt), self._changes)]
+        older = [(t, s) for t, s in jobs if self._is_elsewhere(t, s.attempt)]
         is_on_its_way = any(MOVED in self._trials.state(t).reason for t in self._trials.live)
         for trial, state in older:
             job = looks.get(trial.number)
-            has_room = not self._is_beyond(self._ledger.spent + self._next_hours(trial))
-            if job is None or job.state is not JobStatus.PENDING or not has_room:
+            if job is None or job.state is not JobStatus.PENDING or not self._has_room_for(trial, state):
                 continue
             if len(older) == len(jobs) and is_on_its_way:
                 return
             is_on_its_way = True
             self._stop(trial, state, Cause.PREEMPTED, MOVED)
 
-    def elsewhere(self) -> tuple[list[int], list[int]]:
-        """The trials whose jobs have other settings of the cluster than the study by now: those that wait in a queue,
-        and those that run. By what is on disk, also before the study is entered."""
-        waiting: list[int] = []
-        running: list[int] = []
+    def elsewhere(self) -> Elsewhere:
+        """By what is on disk, also before the study is entered."""
+        self._ledger = Ledger(self.directory)
+        found = Elsewhere()
         for trial in self.directory.trials() if CLUSTER in self._changes else ():
             state = trial.state()
-            if state.status is Status.SUBMITTED and is_elsewhere(self._config(trial, state.attempt), self._changes):
-                has_begun = state.began is not None or trial.attempt(state.attempt).claimed() is not None
-                (running if has_begun else waiting).append(trial.number)
-        return waiting, running
+            if state.status is not Status.SUBMITTED or state.ending or not self._is_elsewhere(trial, state.attempt):
+                continue
+            attempt = trial.attempt(state.attempt)
+            # what the scheduler runs again by itself waits once more when an attempt of it has ended
+            has_begun = state.began is not None or (attempt.claimed() is not None and attempt.end() is None)
+            has_room = self._has_room_for(trial, state)
+            (found.running if has_begun else found.waiting if has_room else found.unpaid).append(trial.number)
+        return found
+
+    def _has_room_for(self, trial: TrialDirectory, state: State) -> bool:
+        """Whether the budget allows a job anew, where the study runs by now."""
+        return not self._is_beyond(self._ledger.spent + worst_case(self._here(trial, state.attempt).cluster))
+
+    def _is_elsewhere(self, trial: TrialDirectory, attempt: int) -> bool:
+        """Whether the job of an attempt would be another one where the study runs by now."""
+        return is_another_job(self._config(trial, attempt), self._here(trial, attempt))
 
     def _stop(self, trial: TrialDirectory, state: State, why: Cause, reason: str) -> None:
         """Ask a trial's job to stop; its cause will be `why`."""
@@ -427,7 +451,7 @@ class Controller:
             return state
         if job.state is JobStatus.RUNNING:
             began = state.began if job.started is None else job.started
-            said = state.but(reason="", began=began, expected=None, nodes=job.nodes or state.nodes)
+            said = state.but(reason=job.reason, began=began, expected=None, nodes=job.nodes or state.nodes)
         elif job.state is JobStatus.PENDING:
             said = state.but(reason=job.reason, began=None, nodes="", expected=_steady(state.expected, job.expected))
         else:
@@ -467,6 +491,8 @@ class Controller:
         """A scheduler may have run the job again by itself: each run is an attempt, whose directory the node made."""
         while (claim := trial.attempt(state.attempt + 1).claimed()) is not None and claim.job == state.job_id:
             end = trial.attempt(state.attempt).end()
+            if end is None and (said := unsaid(trial.attempt(state.attempt))) and said.cause is Cause.PREEMPTED:
+                end = said
             # one that ended without a word lost its node; one that was told to end was not told why
             if end is None or end.cause is Cause.NODE_FAIL:
                 cause = Cause.NODE_FAIL
@@ -499,8 +525,11 @@ class Controller:
 
     def _after_attempt(self, trial: TrialDirectory, state: State, job: JobState) -> None:
         """A job is gone: why, what it cost, and what to do about it."""
-        end = _end_of(trial.attempt(state.attempt))
+        attempt = trial.attempt(state.attempt)
+        end = _end_of(attempt)
         cause = settle(end.cause if end else None, job.cause)
+        if job.cause is not None and attempt.end() is None:
+            cause = job.cause  # what else there is was not said by its node
         reason = end.reason if end and cause is end.cause else job.reason
         reason = reason or (end.reason if end else "the node process is gone and left no word")
         if state.ending is not None and cause is not Cause.COMPLETED:
@@ -839,6 +868,9 @@ class Controller:
             # whoever came here before wrote job.json first, and may have submitted it
             job_id = launcher.find(attempt) if attempt.is_prepared else None
             if job_id is None:
+                if not is_new and (state.ending is not None or self._is_elsewhere(trial, number)):
+                    self._begin_anew(trial, state)
+                    return
                 if is_held_back:
                     return
                 self._lock.renew(is_urgent=True)
@@ -861,12 +893,28 @@ class Controller:
         self._trials.save(trial, state)
         self.directory.log("submitted", trial=trial.number, attempt=state.attempt, job=job_id)
 
+    def _begin_anew(self, trial: TrialDirectory, state: State) -> None:
+        """Of an attempt that no scheduler has taken yet: it ends, if it is to, or goes where the study runs by now."""
+        self._ledger.release(trial.number)
+        self._submit(trial, self._trials.save(trial, _before(state)))
+
     def _move(self, trial: TrialDirectory, number: int) -> None:
         """An attempt that is yet to be submitted runs where the study runs by now."""
-        frozen = self._config(trial, number)
-        if (here := moved(frozen, self._changes)) != frozen:
+        if (here := self._here(trial, number)) != self._config(trial, number):
             trial.attempt(number).place(trial_yaml(here))
             self._placed[trial.path, number] = here
+
+    def _here(self, trial: TrialDirectory, attempt: int) -> Trial:
+        """What an attempt would be where the study runs by now. Memory that the ladder has added to what the study
+        says of it stays."""
+        frozen = self._config(trial, attempt)
+        here = moved(frozen, self._changes)
+        if (asked := here.cluster.memory_gib) == frozen.cluster.memory_gib:
+            return here
+        short = [e.attempt for e in self._ledger.of(trial.number) if e.cause is Cause.HOST_OOM and e.attempt < attempt]
+        if not short or self._config(trial, short[-1]).cluster.memory_gib != asked:
+            return here
+        return replace(here, cluster=replace(here.cluster, memory_gib=frozen.cluster.memory_gib))
 
     def _take_refusal(self, trial: TrialDirectory, state: State, refused: Refused) -> None:
         """Nothing of the attempt ran, so the trial is as it was before. But a study that searches over clusters, and of
@@ -886,8 +934,7 @@ class Controller:
         self._refusal = Problem(key, value, f"the scheduler refused trial {trial.number}: {refused}", cure)
         if state.reason != reason:
             self.directory.log("refused", trial=trial.number, reason=str(refused), setting=refused.setting)
-        before = state.but(status=Status.CREATED, attempt=state.attempt - 1, job_id=None)
-        self._trials.save(trial, before.but(is_refused=True, reason=reason))
+        self._trials.save(trial, _before(state).but(is_refused=True, reason=reason))
 
     def _is_affordable(self, trial: TrialDirectory, state: State, hours: float) -> bool:
         """Whether an attempt may begin that comes to so much at worst. One that never may waits for a larger budget,
@@ -1004,7 +1051,7 @@ class Controller:
 
     def _next_hours(self, trial: TrialDirectory) -> float:
         """What the next attempt of a trial may come to, where the study runs by now."""
-        return worst_case(moved(self._config(trial, self._trials.state(trial).attempt), self._changes).cluster)
+        return worst_case(self._here(trial, self._trials.state(trial).attempt).cluster)
 
     def _least_hours(self) -> float:
         if self._least is None:
@@ -1040,6 +1087,11 @@ def _example(key: str) -> str:
 def _steady(before: float | None, now: float | None) -> float | None:
     """A scheduler's forecast, which moves by seconds at each look: written anew when it has moved by more."""
     return before if before and now and abs(now - before) < FORECAST_S else now
+
+
+def _before(state: State) -> State:
+    """As a trial was before the attempt that it is to begin."""
+    return state.but(status=Status.CREATED, attempt=state.attempt - 1, job_id=None)
 
 
 def _end_of(attempt: AttemptDirectory) -> End | None:
