@@ -273,7 +273,7 @@ def test_a_category_may_look_like_a_reference(composer: Composer) -> None:
         ("study: {sampler: [tpe]}", "study.sampler = ['tpe']: is no mapping, in "),
         ("study: {notify: mail}", "study.notify = mail: is no mapping, in "),
         ("study: {objectives: {metric: gpu_hours}}", "study.objectives = {'metric': 'gpu_hours'}: is no list, in "),
-        ("study: {objectives: [{metrik: gpu_hours}]}", "study.objectives.metrik = '': there is no such key"),
+        ("study: {objectives: [{metrik: gpu_hours}]}", "study.objectives.metrik: there is no such key"),
         ("study: {objectives: [gpu_hours]}", "study.objectives[0] = gpu_hours: "),
         ("study: {pruners: [3]}", "study.pruners[0] = 3: "),
         ("study: {pruners: true}", "study.pruners = True: is no list"),

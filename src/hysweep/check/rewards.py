@@ -11,7 +11,7 @@ from pathlib import Path
 from hysweep.check.numbers import either
 from hysweep.compile import resolve
 from hysweep.rewards import read_routes, servers_of
-from hysweep.schema import BadInput, Problem, Stage, Trial, suggest
+from hysweep.schema import BadInput, Problem, Stage, Trial, Unsaid, suggest
 
 SERVER = ("command", "health", "ready_s")
 
@@ -134,13 +134,15 @@ def servers_can_be_started(t: Trial) -> Iterator[Problem]:
             yield Problem(f"{key}.ready_s", ready, "is no number of seconds", "give how long it may take to be up")
     if t.reward.servers and t.cluster.launcher == "ray_job":
         why = "cannot be started on a Ray cluster that stands already"
-        yield Problem("reward.servers", "", why, "start them yourself, and give URLs in reward.routes", Stage.START)
+        yield Problem(
+            "reward.servers", Unsaid.VALUE, why, "start them yourself, and give URLs in reward.routes", Stage.START
+        )
     try:
         asked = servers_of(read_routes(t.reward.routes))
     except BadInput:
         return
     for name in sorted(set(t.reward.servers) - asked):
-        yield Problem(f"reward.servers.{name}", "", "no route asks it", "leave it out", Stage.NEVER)
+        yield Problem(f"reward.servers.{name}", Unsaid.VALUE, "no route asks it", "leave it out", Stage.NEVER)
 
 
 def one_reward_is_asked(t: Trial) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ from hysweep.estimate.factors import LEAST, MOST, entries, is_size, kept_for, pl
 from hysweep.estimate.memory import PARTS
 from hysweep.estimate.page import page
 from hysweep.estimate.result import PHASES
-from hysweep.schema import BadInput, Problem
+from hysweep.schema import BadInput, Problem, Unsaid
 from hysweep.track import AttemptDirectory, Cause, StudyDirectory, TrialDirectory, write_json, write_text
 
 RAN_OUT = (Cause.CUDA_OOM, Cause.HOST_OOM)
@@ -123,7 +123,9 @@ def _print(found: Estimate, is_sound: bool) -> None:
 def calibrate(directories: list[str], as_json: bool) -> int:
     """Compare runs with their estimates, and keep each cluster's factor. 1 where no run could be compared."""
     if not directories:
-        raise BadInput(Problem("--calibrate", "", "no directory is named", "name studies, trials or attempts"))
+        raise BadInput(
+            Problem("--calibrate", Unsaid.VALUE, "no directory is named", "name studies, trials or attempts")
+        )
     compared: dict[str, list[Comparison]] = {}
     passed_over: dict[str, str] = {}
     for attempt in (a for d in directories for a in _attempts(Path(d).absolute())):

@@ -23,7 +23,7 @@ from hysweep.embedded.assets import cache_root
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.inside import InsideLauncher, allocation, join
 from hysweep.report import read_study
-from hysweep.schema import BadInput, Problem, suggest
+from hysweep.schema import BadInput, Problem, Unsaid, suggest
 from hysweep.study import NothingFeasible, begin, define
 from hysweep.study.controller import Controller
 
@@ -101,7 +101,7 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
             raise
         said = [line for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
         chosen = " ".join(o for o in own if o.startswith("hydra/launcher=")) or "hydra/launcher"
-        raise BadInput(Problem(chosen, "", said[-1], "its logs are in outputs/multirun/*/.submitit")) from e
+        raise BadInput(Problem(chosen, Unsaid.VALUE, said[-1], "its logs are in outputs/multirun/*/.submitit")) from e
     finally:
         sys.argv = saved
     if faults:
@@ -255,7 +255,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             bare = word.lstrip("-")
             known = suggest(word, ["-m", "--multirun", "--detach", "--config-dir", *HYDRA_FLAGS])
             cure = f"an override has no dashes: {bare}" if "=" in bare and not known.startswith("did") else known
-            raise BadInput(Problem(word, "", "there is no such option", cure))
+            raise BadInput(Problem(word, Unsaid.VALUE, "there is no such option", cure))
         else:
             overrides.append(word)
     return flags, overrides

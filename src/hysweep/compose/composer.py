@@ -48,7 +48,7 @@ from hysweep.compose.grammar import (
 from hysweep.compose.hf_config import local_model, read_model
 from hysweep.compose.launcher_settings import translated
 from hysweep.compose.space import SEED, Choice, Conditional, Dimension, Interval, Parameter, Space, Zip
-from hysweep.schema import BadInput, Model, Objective, Problem, Pruner, Study, Trial, leaves, suggest
+from hysweep.schema import BadInput, Model, Objective, Problem, Pruner, Study, Trial, Unsaid, leaves, suggest
 from hysweep.schema.knob import Leaf
 from hysweep.schema.override import emit, literal
 from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
@@ -592,7 +592,7 @@ class Composer:
         key = cause.full_key or (str(cause.key) if cause.key is not None else "config")
         if (within := IN_LISTS.get(cause.object_type)) and "." not in key:  # OmegaConf tells the place in it alone
             key = f"{within}.{key}"
-        said = "" if cause.value is None else cause.value
+        said = Unsaid.VALUE if cause.value is None else cause.value
         value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0].lstrip("+") == key), said)
         why = (cause.msg or str(cause)).splitlines()[0]
         if "???" in why or isinstance(cause, MissingMandatoryValue):

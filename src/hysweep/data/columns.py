@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
-from hysweep.schema import BadInput, Problem, suggest
+from hysweep.schema import BadInput, Problem, Unsaid, suggest
 
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z_][\w.\-]*)\}")
@@ -190,7 +190,7 @@ def _array(table: pa.Table, name: str) -> pa.Array:
 def _own(table: pa.Table, name: str) -> pa.Array:
     if name not in table.column_names:
         flag = f"--{name.replace('_', '-')}"
-        raise BadInput(Problem(name, "", "is not said, and no column has its name", f"give {flag} NAME"))
+        raise BadInput(Problem(name, Unsaid.VALUE, "is not said, and no column has its name", f"give {flag} NAME"))
     return as_text(_array(table, name), name)
 
 
@@ -239,7 +239,7 @@ def _messages(table: pa.Table, recipe: Recipe) -> pa.Array:
     name = recipe.prompt or ("prompt" if "prompt" in table.column_names else "")
     if not name:
         why = f"is not said; the columns are {', '.join(table.column_names)}"
-        raise BadInput(Problem("prompt", "", why, "name one: --prompt COLUMN"))
+        raise BadInput(Problem("prompt", Unsaid.VALUE, why, "name one: --prompt COLUMN"))
     parts = parts_of(name, True)
     array = _column(table, name) if parts == [(name, True)] else None
     if array is not None and pa.types.is_list(_plain_list(array).type):
@@ -335,7 +335,7 @@ def _reward_model(table: pa.Table, recipe: Recipe) -> tuple[pa.Array, tuple[int,
         answer = as_text(pc.struct_field(own, "ground_truth"), "reward_model.ground_truth")
     else:
         why = f"is not said; the columns are {', '.join(table.column_names)}"
-        raise BadInput(Problem("answer", "", why, "name one: --answer COLUMN"))
+        raise BadInput(Problem("answer", Unsaid.VALUE, why, "name one: --answer COLUMN"))
     whole = answer
     if recipe.boxed:
         answer = pa.array([None if v is None else last_boxed(v) for v in answer.to_pylist()], pa.string())

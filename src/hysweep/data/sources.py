@@ -23,7 +23,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from hysweep.schema import BadInput, Problem
+from hysweep.schema import BadInput, Problem, Unsaid
 
 TAB = "\t"
 BLOCK = 8 * 2**20  # bytes of a piece
@@ -69,7 +69,9 @@ def find(names: Sequence[str], split: str | None = None, config: str | None = No
     if problems:
         raise BadInput(*problems)
     if not found:
-        raise BadInput(Problem("SRC", "", "names nothing to read", "give files, a pattern, a directory or a hub id"))
+        raise BadInput(
+            Problem("SRC", Unsaid.VALUE, "names nothing to read", "give files, a pattern, a directory or a hub id")
+        )
     return found
 
 

@@ -17,7 +17,7 @@ from hysweep.schema.groups import (
 )
 from hysweep.schema.identity import trial_id
 from hysweep.schema.knob import Knob, Leaf, leaves
-from hysweep.schema.problem import BadInput, Problem, Severity, Stage, nearest, suggest
+from hysweep.schema.problem import BadInput, Problem, Severity, Stage, Unsaid, nearest, suggest
 from hysweep.schema.search import Objective, Promote, Pruner, Sampler
 from hysweep.schema.study import ControllerJob, Notify, Study
 
@@ -47,6 +47,7 @@ __all__ = [
     "Tracking",
     "Trainer",
     "Trial",
+    "Unsaid",
     "hour_unit",
     "leaves",
     "nearest",

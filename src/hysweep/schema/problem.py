@@ -23,9 +23,15 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
+class Unsaid(StrEnum):
+    """The value of a problem that has none, unlike one that is empty."""
+
+    VALUE = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault: ``key = value: why; cure``."""
+    """One fault: ``key = value: why; cure``. Without a value (`Unsaid.VALUE`) ``key: why; cure``."""
 
     key: str
     value: object
@@ -38,6 +44,8 @@ class Problem:
         return hash((self.key, str(self.value), self.why, self.cure))
 
     def __str__(self) -> str:
+        if self.value is Unsaid.VALUE:
+            return f"{self.key}: {self.why}; {self.cure}"
         value = "null" if self.value is None else repr(self.value) if _is_blank(self.value) else self.value
         return f"{self.key} = {value}: {self.why}; {self.cure}"
 
