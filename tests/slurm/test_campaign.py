@@ -46,6 +46,7 @@ class Campaign:
     controller: subprocess.Popen[bytes] | None = None
     blamed: dict[tuple[int, int], set[Cause]] = field(default_factory=dict)
     down: list[str] = field(default_factory=list)
+    has_forgotten: bool = False
     hits: Counter[str] = field(default_factory=Counter)
 
     def drive(self) -> None:
@@ -179,6 +180,8 @@ class Campaign:
         return True
 
     def scheduler_killed(self) -> bool:
+        """It forgets the jobs that it took in its last seconds, and gives their numbers to the next."""
+        self.has_forgotten = True
         self.cluster.restart_controller()
         return True
 
@@ -202,6 +205,8 @@ class Campaign:
             is_last = attempt == max(a for t, a, _ in booked if t == trial)
             assert (cause is Cause.COMPLETED) == is_last, (said, booked, "nothing runs after a result")
             allowed = self.blamed.get((trial, attempt), {Cause.COMPLETED, Cause.PREEMPTED})  # by chance, or by all
+            if self.has_forgotten and not trials[trial].attempt(attempt).claimed():
+                allowed = allowed | {Cause.NODE_FAIL}
             assert cause in allowed, (said, (trial, attempt, cause), allowed, log)
         mine = f"{self.directory.path}/"
         wait(lambda: not [p for p in psutil.process_iter() if _mark(p).startswith(mine)], 30)
