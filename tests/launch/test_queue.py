@@ -222,6 +222,17 @@ def test_a_number_that_is_given_twice_is_told_by_the_name(tools, tmp_path: Path)
     assert JobState(JobStatus.RUNNING).is_of(ours), "a launcher that has no names"
 
 
+def test_the_number_of_a_lost_job_stands_for_the_next_that_has_it(tools, new_attempt) -> None:
+    says_no = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    tools(squeue=says_no, sacct="exit 0", sbatch="echo 9", git="exit 1")
+    slurm = SlurmLauncher()
+    lost = slurm.states(["9"])["9"]
+    assert lost.is_over and lost.is_lost
+    assert slurm.submit(new_attempt(launcher="slurm")) == "9"
+    tools(squeue="echo '9|PENDING||N/A|N/A|N/A|Priority|s-0003-a1-12345678'")
+    assert slurm.states(["9"])["9"].state is JobStatus.PENDING
+
+
 def test_what_cannot_be_read_ends_no_job(tools) -> None:
     """It would be submitted a second time, beside itself."""
     known = "echo 'JobId=9 JobState=RUNNING'"

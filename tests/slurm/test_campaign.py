@@ -29,7 +29,7 @@ from tests.slurm.test_controller import BARE, ROOT, begin, environment, wait
 pytestmark = pytest.mark.slurm
 
 NIGHT_S = 3600 if os.environ.get("HYSWEEP_NIGHTLY") else 0
-TRIALS, FAULTS = 6, 4
+TRIALS, FAULTS = 6, 3
 SECONDS = 6  # that an undisturbed trial takes; it has a checkpoint from the first on
 PAUSE_S = (1.0, 3.0)
 

@@ -337,6 +337,24 @@ def test_a_run_that_the_scheduler_ended_in_its_set_up_lines_is_told_as_such(comp
     assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "preempted"), (2, "completed")]
 
 
+def test_a_job_that_was_forgotten_before_it_began_is_submitted_as_often_as_it_takes(composer: Composer) -> None:
+    class Forgetful(FakeLauncher):
+        def states(self, job_ids):
+            lost = {id: JobState(JobStatus.ENDED, "unknown", is_lost=True) for id in job_ids if id not in self.jobs}
+            return lost | super().states(id for id in job_ids if id in self.jobs)
+
+        def submit(self, attempt):
+            if attempt.number >= 4:
+                return super().submit(attempt)
+            return str(attempt.path)  # taken, and never run
+
+    directory = begin(composer)
+    finish(directory, Forgetful(rising))
+    assert causes(directory) == [Cause.COMPLETED]
+    assert [str(e.cause) for e in directory.ledger()] == ["node_fail"] * 3 + ["completed"]
+    assert [e.gpu_hours for e in directory.ledger()][:3] == [0.0] * 3
+
+
 def test_an_infeasible_point_costs_nothing_and_is_counted(composer: Composer) -> None:
     directory = begin(composer, "trainer.mini_batch_size=4,7,8")
     finish(directory, fake := FakeLauncher(rising))

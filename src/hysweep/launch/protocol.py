@@ -33,6 +33,7 @@ class JobState:
     nodes    where it runs or ran, as the scheduler writes a list of them
     expected when the scheduler means to start it
     name     what the scheduler calls it, where it calls jobs by name
+    is_lost  the scheduler knows of no such job, so of no end that it came to
     """
 
     state: JobStatus
@@ -45,6 +46,7 @@ class JobState:
     nodes: str = ""
     expected: float | None = None
     name: str = ""
+    is_lost: bool = False
 
     @property
     def is_over(self) -> bool:

@@ -158,11 +158,13 @@ def states(jobs: Iterable[str], missed: dict[str, float] | None = None) -> dict[
         elif job in recorded:
             since = missed.setdefault(job, time.monotonic())
             if time.monotonic() - since > _LAGS_S and _is_unknown(job):
-                answers[job] = JobState(JobStatus.ENDED, "the scheduler has lost the job", Cause.NODE_FAIL)
+                answers[job] = JobState(
+                    JobStatus.ENDED, "the scheduler has lost the job", Cause.NODE_FAIL, is_lost=True
+                )
             else:
                 answers[job] = JobState(JobStatus.UNKNOWN, f"sacct still says {recorded[job].state}")
         elif (is_whole and records_are_whole) or _is_unknown(job):
-            answers[job] = JobState(JobStatus.ENDED, "the scheduler knows the job no more")
+            answers[job] = JobState(JobStatus.ENDED, "the scheduler knows the job no more", is_lost=True)
         else:  # what runs would be run again
             answers[job] = JobState(JobStatus.UNKNOWN, "the scheduler says what cannot be read")
     for job in set(missed) & set(found):

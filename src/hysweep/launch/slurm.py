@@ -105,9 +105,13 @@ class SlurmLauncher:
         file = attempt.path / "job.sbatch"
         write_text(file, script(job, attempt, job_name(attempt)))
         try:
-            return self.send(file)
+            job_id = self.send(file)
         except Refused as e:
             raise blamed(e, job.site) from e
+        # a scheduler that was killed gives a number twice
+        self._seen.pop(job_id, None)
+        self._missed.pop(job_id, None)
+        return job_id
 
     def find(self, attempt: AttemptDirectory) -> str | None:
         claim = attempt.claimed()

@@ -86,7 +86,9 @@ REPEATS = 20  # askings in a row that may bring nothing new
 MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filters may leave little
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
 FORECAST_S = 60.0  # by less a forecast has not changed
-LOST = JobState(JobStatus.ENDED, "the scheduler has lost the job: its number is another one's", Cause.NODE_FAIL)
+LOST = JobState(
+    JobStatus.ENDED, "the scheduler has lost the job: its number is another one's", Cause.NODE_FAIL, is_lost=True
+)
 WITHDRAWN = "taken back from the queue: the study is paused"
 MOVED = "taken back from the queue: cluster.* of the study has changed"
 
@@ -530,6 +532,10 @@ class Controller:
         cause = settle(end.cause if end else None, job.cause)
         if job.cause is not None and attempt.end() is None:
             cause = job.cause  # what else there is was not said by its node
+        elif job.is_lost and end is None and attempt.claimed() is None:
+            cause = (
+                Cause.NODE_FAIL
+            )  # nothing of it ever ran: a scheduler that was killed forgets what it had just taken
         reason = end.reason if end and cause is end.cause else job.reason
         reason = reason or (end.reason if end else "the node process is gone and left no word")
         if state.ending is not None and cause is not Cause.COMPLETED:
