@@ -218,6 +218,9 @@ def test_a_number_that_is_given_twice_is_told_by_the_name(tools, tmp_path: Path)
     found = queue.states(["7", "8"])
     ours, other = (TrialDirectory(tmp_path / "study" / "trials" / name) for name in ("0003-abc", "0030-abc"))
     assert found["7"].is_of(ours) and not found["7"].is_of(other)
+    (tmp_path / "study" / "trials" / "0003-abc").mkdir(parents=True)
+    (tmp_path / "latest").symlink_to("study")
+    assert found["7"].is_of(TrialDirectory(tmp_path / "latest" / "trials" / "0003-abc")), "the same by another name"
     assert found["8"].name == "a | name of somebody" and not found["8"].is_of(ours)
     assert JobState(JobStatus.RUNNING).is_of(ours), "a launcher that has no names"
 

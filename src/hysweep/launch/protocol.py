@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from hysweep.launch import command
@@ -65,7 +66,8 @@ def job_name(attempt: AttemptDirectory) -> str:
 
 
 def _beginning(trial: TrialDirectory) -> str:
-    return f"{trial.path.parent.parent.name}-{trial.path.name.partition('-')[0]}-a"
+    real = Path(os.path.realpath(trial.path))  # a study may be named by a link to it
+    return f"{real.parent.parent.name}-{real.name.partition('-')[0]}-a"
 
 
 class Busy(Exception):
