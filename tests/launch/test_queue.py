@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hysweep.launch import Busy, JobState, JobStatus, Refused, command, queue
 from hysweep.launch.allocation import Allocation, hosts
+from hysweep.launch.protocol import job_name
 from hysweep.launch.slurm import SlurmLauncher, blamed
 from hysweep.schema import BadInput, Cluster, ControllerJob, Study
 from hysweep.study.detach import detach_to_slurm
@@ -210,19 +211,20 @@ def test_a_job_that_slurmctld_has_forgotten_is_given_up_in_time(tools, monkeypat
     assert queue.states(["9"], missed)["9"].state is JobStatus.PENDING and not missed
 
 
-def test_a_number_that_is_given_twice_is_told_by_the_name(tools, tmp_path: Path) -> None:
-    tools(
-        squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None|study-0003-a2-12345678'",
-        sacct="echo '8|COMPLETED|n1|N/A|N/A|N/A|0:0|a | name of somebody'",
-    )
+@pytest.mark.parametrize("study", ["study", "a | b", "größe 'x' \\", "x" * 100])
+def test_a_number_that_is_given_twice_is_told_by_the_name(tools, tmp_path: Path, study: str) -> None:
+    """By what is ours of it: who knows what a scheduler makes of the name of a study."""
+    trial, other = (TrialDirectory(tmp_path / study / "trials" / name) for name in ("0003-abc", "0030-abc"))
+    trial.attempt(3).path.mkdir(parents=True)
+    (tmp_path / "names").write_text(f"7|RUNNING|n1|N/A|N/A|N/A|None|{job_name(trial.attempt(2))}\n")
+    tools(squeue=f"cat {tmp_path}/names", sacct="echo '8|COMPLETED|n1|N/A|N/A|N/A|0:0|a | name of somebody'")
     found = queue.states(["7", "8"])
-    ours, other = (TrialDirectory(tmp_path / "study" / "trials" / name) for name in ("0003-abc", "0030-abc"))
-    assert found["7"].is_of(ours) and not found["7"].is_of(other)
-    (tmp_path / "study" / "trials" / "0003-abc").mkdir(parents=True)
-    (tmp_path / "latest").symlink_to("study")
-    assert found["7"].is_of(TrialDirectory(tmp_path / "latest" / "trials" / "0003-abc")), "the same by another name"
-    assert found["8"].name == "a | name of somebody" and not found["8"].is_of(ours)
-    assert JobState(JobStatus.RUNNING).is_of(ours), "a launcher that has no names"
+    assert found["7"].is_of(trial.attempt(2)) and found["7"].is_of(trial.attempt(3)), "it may run again"
+    assert not found["7"].is_of(trial.attempt(1)) and not found["7"].is_of(other.attempt(2))
+    (tmp_path / "latest").symlink_to(study)
+    assert found["7"].is_of(TrialDirectory(tmp_path / "latest" / "trials" / "0003-abc").attempt(2)), "by another name"
+    assert found["8"].name == "a | name of somebody" and not found["8"].is_of(trial.attempt(2))
+    assert JobState(JobStatus.RUNNING).is_of(trial.attempt(2)), "a launcher that has no names"
 
 
 def test_the_number_of_a_lost_job_stands_for_the_next_that_has_it(tools, new_attempt) -> None:

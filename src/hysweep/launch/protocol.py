@@ -7,13 +7,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
 from hysweep.launch import command
 from hysweep.schema import Problem
 from hysweep.schema.job import Job
-from hysweep.track import AttemptDirectory, Cause, TrialDirectory
+from hysweep.track import AttemptDirectory, Cause
 
 
 class JobStatus(StrEnum):
@@ -53,21 +52,22 @@ class JobState:
     def is_over(self) -> bool:
         return self.state is JobStatus.ENDED
 
-    def is_of(self, trial: TrialDirectory) -> bool:
-        """Whether it is a job of this trial: a scheduler that was killed may give the number of one that it has
-        forgotten to somebody else's."""
-        return not self.name or self.name.startswith(_beginning(trial))
+    def is_of(self, attempt: AttemptDirectory) -> bool:
+        """Whether it is a job of this attempt, or of an earlier one of its trial that the scheduler runs again: one
+        that was killed may give the number of a job that it has forgotten to somebody else's."""
+        trial = attempt.trial
+        return not self.name or any(self.name.endswith(_mark(trial.attempt(n))) for n in range(attempt.number, 0, -1))
 
 
 def job_name(attempt: AttemptDirectory) -> str:
     """Readable, and of this attempt alone: a submitter that died is followed by its name."""
+    return f"{attempt.trial.path.parent.parent.name}-{_mark(attempt)}"
+
+
+def _mark(attempt: AttemptDirectory) -> str:
+    """What its job's name ends in, however the scheduler takes that of a study, which may be anything."""
     digest = hashlib.sha256(os.fsencode(command.identity(attempt))).hexdigest()[:8]
-    return f"{_beginning(attempt.trial)}{attempt.number}-{digest}"
-
-
-def _beginning(trial: TrialDirectory) -> str:
-    real = Path(os.path.realpath(trial.path))  # a study may be named by a link to it
-    return f"{real.parent.parent.name}-{real.name.partition('-')[0]}-a"
+    return f"{attempt.trial.path.name.partition('-')[0]}-a{attempt.number}-{digest}"
 
 
 class Busy(Exception):

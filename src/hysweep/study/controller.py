@@ -443,7 +443,7 @@ class Controller:
             states = self._launcher_named(name).states([s.job_id for _, s in group if s.job_id])
             for trial, state in group:
                 if (job := states.get(state.job_id or "")) is not None:
-                    found[trial.number] = job if job.is_of(trial) else LOST
+                    found[trial.number] = job if job.is_of(trial.attempt(state.attempt)) else LOST
         return found
 
     def _note(self, trial: TrialDirectory, state: State, job: JobState) -> State:
