@@ -307,18 +307,21 @@ def test_a_job_whose_number_is_given_to_another_one_is_lost_and_its_trial_goes_o
     """By a scheduler that was killed before it had saved that it took the first."""
 
     class Forgetful(FakeLauncher):
+        def submit(self, attempt):
+            taken = (attempt.trial.number, attempt.number) != (1, 1)
+            return super().submit(attempt) if taken else str(attempt.path)
+
         def states(self, job_ids):
-            found = super().states(job_ids)
-            return {
-                id: JobState(JobStatus.RUNNING, name="somebody-0000-a1-x") if "0001-" in id and id.endswith("/1") else s
-                for id, s in found.items()
-            }
+            another = JobState(JobStatus.RUNNING, name="somebody-0000-a1-x")
+            return {id: super(Forgetful, self).states([id])[id] if id in self.jobs else another for id in job_ids}
 
     directory = begin(composer, "rollout.n=2,4")
     finish(directory, Forgetful(rising))
     assert causes(directory) == [Cause.COMPLETED] * 2
     booked = [(e.trial, e.attempt, e.cause) for e in directory.ledger()]
     assert sorted(booked) == [(0, 1, "completed"), (1, 1, "node_fail"), (1, 2, "completed")]
+    late = Claim("a node", 1, 0.0, job="should the scheduler remember it")
+    assert not directory.trials()[1].attempt(1).claim(late)
 
 
 def test_a_run_that_the_scheduler_ended_in_its_set_up_lines_is_told_as_such(composer: Composer) -> None:

@@ -29,7 +29,7 @@ from hysweep.check import errors
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import SEED
 from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
-from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher
+from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher, processes
 from hysweep.launch.unsaid import unsaid
 from hysweep.layouts import host_rung, next_rung
 from hysweep.schema import BadInput, Cluster, Objective, Problem, Trial, hour_unit, nearest, trial_id
@@ -443,7 +443,9 @@ class Controller:
             states = self._launcher_named(name).states([s.job_id for _, s in group if s.job_id])
             for trial, state in group:
                 if (job := states.get(state.job_id or "")) is not None:
-                    found[trial.number] = job if job.is_of(trial.attempt(state.attempt)) else LOST
+                    attempt = trial.attempt(state.attempt)
+                    is_ours = job.is_of(attempt) or attempt.claimed() is not None
+                    found[trial.number] = job if is_ours else LOST
         return found
 
     def _note(self, trial: TrialDirectory, state: State, job: JobState) -> State:
@@ -529,13 +531,14 @@ class Controller:
         """A job is gone: why, what it cost, and what to do about it."""
         attempt = trial.attempt(state.attempt)
         end = _end_of(attempt)
+        if job.is_lost and end is None and attempt.claim(processes.own_claim()):
+            # nothing of it ever ran, and now nothing ever will, should the scheduler remember it
+            at = now()
+            attempt.finish(End(Cause.NODE_FAIL, Phase.START, reason=job.reason, started=at, ended=at))
+            end = attempt.end()
         cause = settle(end.cause if end else None, job.cause)
         if job.cause is not None and attempt.end() is None:
             cause = job.cause  # what else there is was not said by its node
-        elif job.is_lost and end is None and attempt.claimed() is None:
-            cause = (
-                Cause.NODE_FAIL
-            )  # nothing of it ever ran: a scheduler that was killed forgets what it had just taken
         reason = end.reason if end and cause is end.cause else job.reason
         reason = reason or (end.reason if end else "the node process is gone and left no word")
         if state.ending is not None and cause is not Cause.COMPLETED:
