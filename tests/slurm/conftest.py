@@ -148,7 +148,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=tests[1:])
 
 
-LOGS = pytest.StashKey[Path]()
+LOGS = pytest.StashKey[list[str]]()  # of each process that had a cluster
+TIMES = pytest.StashKey[list[tuple[str, float]]]()  # of test_faults: seconds until all is gone, by fault
 
 
 @pytest.fixture(scope="session")
@@ -163,16 +164,33 @@ def slurm_session(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest
     try:
         yield Cluster(run, tmp_path_factory.mktemp("shared"))
     finally:
-        pytestconfig.stash[LOGS] = shutil.copytree(run / "log", tmp_path_factory.mktemp("slurm") / "log")
+        pytestconfig.stash[LOGS] = [str(shutil.copytree(run / "log", tmp_path_factory.mktemp("slurm") / "log"))]
         _testcluster(run, "down")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What one of several processes (pytest-xdist) has to tell, the one that reports hears."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["slurm"] = session.config.stash.get(LOGS, []), session.config.stash.get(TIMES, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    logs, times = getattr(node, "workeroutput", {}).get("slurm", ([], []))
+    node.config.stash.setdefault(LOGS, []).extend(logs)
+    node.config.stash.setdefault(TIMES, []).extend(times)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    logs = config.stash.get(LOGS, None)
-    if logs and terminalreporter.stats.keys() & {"failed", "error"}:
-        terminalreporter.section(f"the cluster's logs: {logs}")
-        for log in ("slurmctld.log", "slurmdbd.log"):
-            terminalreporter.write_line("\n".join((logs / log).read_text().splitlines()[-30:]))
+    if times := config.stash.get(TIMES, []):
+        terminalreporter.section("seconds until all is gone")
+        for row, took in times:
+            terminalreporter.write_line(f"{took:6.1f}  {row}")
+    if terminalreporter.stats.keys() & {"failed", "error"}:
+        for logs in config.stash.get(LOGS, []):
+            terminalreporter.section(f"the cluster's logs: {logs}")
+            for log in ("slurmctld.log", "slurmdbd.log"):
+                terminalreporter.write_line("\n".join(Path(logs, log).read_text().splitlines()[-30:]))
 
 
 @pytest.fixture

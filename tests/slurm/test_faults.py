@@ -30,6 +30,7 @@ from hysweep.launch.unsaid import unsaid
 from hysweep.schema.groups import Cluster as Site
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, End
+from tests.slurm import conftest
 from tests.slurm.conftest import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -182,11 +183,7 @@ def submit(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @pytest.fixture(scope="module", autouse=True)
 def table(pytestconfig: pytest.Config) -> Iterator[None]:
     yield
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        print("\n\nseconds until all is gone")
-        for row, took in TIMES:
-            print(f"{took:6.1f}  {row}")
+    pytestconfig.stash[conftest.TIMES] = TIMES
 
 
 # --- with Ray
