@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import settings
 
 from hysweep.compose import Composer
 from hysweep.schema import Trial
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: what tests start would be deaf to it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
