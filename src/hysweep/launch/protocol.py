@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from hysweep.launch import command
@@ -64,6 +65,7 @@ def job_name(attempt: AttemptDirectory) -> str:
     return f"{attempt.trial.path.parent.parent.name}-{_mark(attempt)}"
 
 
+@lru_cache(4096)  # a controller asks at every look, of each job in flight
 def _mark(attempt: AttemptDirectory) -> str:
     """What its job's name ends in, however the scheduler takes that of a study, which may be anything."""
     digest = hashlib.sha256(os.fsencode(command.identity(attempt))).hexdigest()[:8]
