@@ -110,7 +110,7 @@ class Cluster:
         """Wait until sacct says one of `wanted`."""
         until = time.monotonic() + timeout
         while (state := self.state(job).split(" ")[0]) not in wanted:
-            assert time.monotonic() < until, f"job {job} is {state!r}, not {wanted}, after {timeout} s"
+            assert time.monotonic() < until, f"{job} is {state!r}, not {wanted}, after {timeout} s: {self._seen(job)}"
             time.sleep(0.2)
         return state
 
@@ -130,6 +130,11 @@ class Cluster:
         while any(state != "idle" for _, state in self._nodes()):
             assert time.monotonic() < until, self._nodes()
             time.sleep(0.2)
+
+    def _seen(self, job: str) -> str:
+        """What the controller knows."""
+        words = (["scontrol", "show", "job", job], ["sinfo", "-N", "-l"])
+        return "\n".join(self.exec(argv, check=False).stdout for argv in words)
 
     def _nodes(self) -> list[tuple[str, str]]:
         lines = self.exec(["sinfo", "-h", "-N", "-p", "main", "-o", "%N %t"]).stdout.splitlines()

@@ -116,7 +116,6 @@ def test_a_controller_that_is_killed_or_away_keeps_its_jobs(cluster: Cluster) ->
 
 def test_a_second_cluster_comes_and_goes_and_leaves_nothing(cluster: Cluster, second: Cluster) -> None:
     """Beside the first, with the other way of tracking processes. A client that waits in it is ended with it."""
-    before = namespaces()
     began = time.monotonic()
     assert f'eval "$(hysweep cluster --run {second.run} env)"' in second.script("up", "2").stdout
     assert time.monotonic() - began < 40
@@ -128,9 +127,11 @@ def test_a_second_cluster_comes_and_goes_and_leaves_nothing(cluster: Cluster, se
     waits = subprocess.Popen(["srun", "-n1", "sleep", "300"], env=second.submit_env, stderr=subprocess.DEVNULL)
     wait_for(lambda: "RUNNING" in second.queue().values())
     assert cluster.queue() == {}
+    own = {second.on(host, ["readlink", "/proc/self/ns/net"]).stdout.strip() for host in ("ctl", "node1", "node2")}
+    assert len(own) == 3 and own <= namespaces()
     second.script("down")
     assert waits.wait(10) != 0
-    assert namespaces() <= before
+    assert not own & namespaces()
     assert nothing_is_left(second)
     assert second.script("status", check=False).returncode == 2
 
