@@ -195,6 +195,14 @@ def test_devices_that_a_shell_hides_are_no_slots(new_attempt: New, gpu: str | No
     assert [name for name in environment if name in found] == [*kept, "HOME"]
 
 
+def test_ray_starts_no_workers_that_nobody_gets(new_attempt: New) -> None:
+    """One for each CPU of a node; who wants them says so."""
+    attempt, name = new_attempt(), "RAY_prestart_worker_first_driver"
+    job = Job.from_dict(attempt.job() or {})
+    assert command.on_node(job, attempt, {}, 0.0)[name] == "0"
+    assert command.on_node(job, attempt, {name: "1"}, 0.0)[name] == "1"
+
+
 def test_paths_of_the_submitter_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert command.inherited({"PYTHONPATH": "third_party/x::/abs"})["PYTHONPATH"] == f"{tmp_path}/third_party/x:/abs"

@@ -51,6 +51,9 @@ def on_node(job: Job, attempt: AttemptDirectory, environment: Mapping[str, str],
     if job.site.network_interface is not None:
         for name in (NCCL, GLOO):
             kept.setdefault(name, job.site.network_interface)
+    # With the first driver Ray starts a Python for each CPU, 80 MB and 0.4 s of CPU each, that verl does not take: its
+    # workers each have an environment of their own (Ray's src/ray/common/ray_config_def.h)
+    kept.setdefault("RAY_prestart_worker_first_driver", "0")
     if job.saves_before_end:
         # verl/utils/checkpoint/checkpoint_manager.py, should_save_ckpt_esi: it saves in time for this
         ends = began + job.timeout_min * 60 - job.site.signal_delay_s
