@@ -14,7 +14,7 @@ import yaml
 from hysweep.compose import Composer
 from hysweep.launch import JobState, JobStatus
 from hysweep.launch.sbatch import SET_UP_ENDED
-from hysweep.schema import BadInput
+from hysweep.schema import BadInput, Problem
 from hysweep.study import define, load_definition
 from hysweep.study.controller import Controller
 from hysweep.study.pruners import bar_of
@@ -699,6 +699,45 @@ def test_death_at_any_moment_of_a_change_of_the_cluster(composer: Composer, monk
         assert sorted((e.trial, e.attempt) for e in directory.ledger()) == submitted, moment
         assert not [t for t in optuna_trials(directory) if t.state.name in ("RUNNING", "WAITING")], moment
     assert moment > 60, "the acts were counted"
+
+
+@contextmanager
+def dying_after(monkeypatch, owner: type, act: str, time: int):
+    """Die just after an act has been done so often."""
+    done, left = getattr(owner, act), [time]
+
+    def counted(*args, **kwargs):
+        result = done(*args, **kwargs)
+        left[0] -= 1
+        if not left[0]:
+            raise Crash
+        return result
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(owner, act, counted)
+        yield
+
+
+@pytest.mark.parametrize("composes", [True, False])
+def test_a_point_that_cannot_run_asks_for_no_job_after_a_crash_either(
+    composer: Composer, monkeypatch, composes: bool
+) -> None:
+    directory = begin(composer, "trainer.mini_batch_size=4,7")
+    if not composes:
+        point = Composer.point
+
+        def broken(self, fixed, space, values):
+            if values == {"trainer.mini_batch_size": 7}:
+                raise BadInput(Problem("trainer.mini_batch_size", 7, "does not compose", "give 4"))
+            return point(self, fixed, space, values)
+
+        monkeypatch.setattr(Composer, "point", broken)
+    fake = FakeLauncher(rising)
+    with dying_after(monkeypatch, StudyDirectory, "add_trial", 2):
+        finish(directory, fake)
+    finish(directory, fake)
+    assert len(fake.submitted) == 1 and causes(directory) == [Cause.COMPLETED, Cause.INFEASIBLE]
+    assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE", "PRUNED"]
 
 
 DAMAGE = {

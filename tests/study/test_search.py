@@ -13,11 +13,12 @@ from hysweep.report import read_study
 from hysweep.schema import BadInput
 from hysweep.study import define
 from hysweep.study.controller import Controller
+from hysweep.study.search import Search
 from hysweep.study.storage import _Journal
 from hysweep.track import Cause, StudyDirectory
 
 from .fake import FakeLauncher
-from .test_controller import LR, begin, by_lr, causes, finish, optuna_trials, rising
+from .test_controller import LR, begin, by_lr, causes, dying_after, finish, optuna_trials, rising
 
 CLIP = "algorithm.clip_ratio_high"
 CONDITIONAL = (
@@ -370,6 +371,18 @@ def test_confirmation_over_restarts_and_with_replicates(composer: Composer) -> N
     assert [t.value for t in told] == [pytest.approx(0.2), pytest.approx(0.4)]
 
 
+def test_a_confirmation_whose_asking_was_cut_short_is_one_all_the_same(composer: Composer, monkeypatch) -> None:
+    """It runs to its end whatever a pruner says, and the sampler hears nothing of it."""
+    ask = ("rollout.n=2,4", "study.confirm={top:1,seeds:1}", "study.pruner={name:threshold,low:0.05}")
+    directory = begin(composer, *ask)
+    fake = FakeLauncher(lambda p, a: [0.0 if "trainer.seed" in p else p["rollout.n"] / 10] * 3)
+    with dying_after(monkeypatch, Search, "replicate", 1):
+        finish(directory, fake)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3
+    assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE", "COMPLETE", "FAIL"]
+
+
 def test_a_result_of_another_study_is_taken_where_that_is_asked_for(composer: Composer) -> None:
     old = begin(composer, "rollout.n=2,4", "study.name=old")
     finish(old, FakeLauncher(lambda p, a: [0.9, p["rollout.n"] / 10], {(1, 1): Cause.DIVERGED}))
@@ -388,6 +401,16 @@ def test_a_result_of_another_study_is_taken_where_that_is_asked_for(composer: Co
         again = begin(composer, "rollout.n=2", f"study.name={name}", "study.reuse=true", more)
         finish(again, other := FakeLauncher(rising))
         assert len(other.submitted) == 1, name
+
+
+def test_a_result_of_another_study_is_taken_after_a_crash_too(composer: Composer, monkeypatch) -> None:
+    finish(begin(composer, "rollout.n=2", "study.name=old"), FakeLauncher(rising))
+    new = begin(composer, "rollout.n=2", "study.name=new", "study.reuse=true")
+    fake = FakeLauncher(rising)
+    with dying_after(monkeypatch, StudyDirectory, "add_trial", 1):
+        finish(new, fake)
+    finish(new, fake)
+    assert not fake.submitted and causes(new) == [Cause.COMPLETED]
 
 
 def test_a_root_may_begin_with_ones_home(composer: Composer, tmp_path, monkeypatch) -> None:

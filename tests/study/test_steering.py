@@ -55,6 +55,26 @@ def test_a_pause_holds_what_waits_and_lets_go_on_what_runs(composer: Composer) -
     assert all(len(t.attempts()) == 1 for t in directory.trials())
 
 
+def test_a_release_that_the_scheduler_did_not_hear_is_said_again(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2")
+    fake = FakeLauncher(rising, queued_for=5)
+    ticks(directory, fake, 1)
+    directory.request_pause()
+    ticks(directory, fake, 2)
+    assert fake.held
+    directory.withdraw_pause()
+    hold, calls = fake.hold, []
+
+    def deaf_at_first(job_ids, release=False):
+        calls.append(release)
+        return hold(job_ids, release) if len(calls) > 2 else True
+
+    fake.hold = deaf_at_first  # type: ignore[method-assign]
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and calls == [True] * 3
+    assert not directory.trials()[0].state().is_held
+
+
 def test_a_full_disk_pauses_the_study_until_somebody_made_room(composer: Composer, tmp_path: Path) -> None:
     directory = begin(composer, "rollout.n=2,4,8", "study.max_parallel=2")
     fake = FakeLauncher(rising, ends={(0, 1): Cause.DISK_FULL, (1, 1): Cause.DISK_FULL})

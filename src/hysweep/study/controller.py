@@ -170,10 +170,9 @@ class Controller:
         self._trials = Trials(self.directory)
         self._ledger = Ledger(self.directory)
         self._notifier = Notifier(self.directory, self.definition.study.notify)
-        space, confirms = self.definition.space, self.definition.study.confirm.top > 0
-        self._confirmations = {t.number for t in self._trials if confirms and is_confirmation(t.point(), space)}
+        self._confirmations = {t.number for t in self._trials if self._confirms(t.point())}
         searched = ((t, self._trials.state(t)) for t in self._searched)
-        self._progress = Progress(self.definition.study, outcomes(searched, space.seeds))
+        self._progress = Progress(self.definition.study, outcomes(searched, self.definition.space.seeds))
         self._is_confirmed = False
         storage = open_storage(self.definition.study, self.directory)
         with reaching():
@@ -297,6 +296,9 @@ class Controller:
         """The trials but for those that confirm."""
         return [t for t in self._trials if t.number not in self._confirmations]
 
+    def _confirms(self, point: dict[str, object]) -> bool:
+        return self.definition.study.confirm.top > 0 and is_confirmation(point, self.definition.space)
+
     def _unconfirmed(self) -> tuple[int, int] | None:
         found = unconfirmed(list(self._trials), self._confirmations, self.definition.study, self.definition.space)
         self._is_confirmed = found is None
@@ -337,7 +339,7 @@ class Controller:
         for name, group in self._by_launcher().items():
             waiting = [(t, s, j) for t, s in group if (j := looks.get(t.number)) and s.ending is None]
             queued = [(t, s) for t, s, j in waiting if j.state is JobStatus.PENDING and not j.is_held]
-            held = [(t, s) for t, s, _ in waiting if s.is_held]
+            held = [(t, s, j) for t, s, j in waiting if s.is_held]
             if self._is_paused and queued:
                 # noted first: whoever lets the study go on knows what was held
                 noted = [(t, self._trials.save(t, s.but(is_held=True))) for t, s in queued]
@@ -345,9 +347,12 @@ class Controller:
                     for trial, state in noted:
                         self._stop(trial, state, Cause.PREEMPTED, WITHDRAWN)
             elif not self._is_paused and held:
-                self._launcher_named(name).hold([s.job_id for _, s in held if s.job_id], release=True)
-                for trial, state in held:
-                    self._trials.save(trial, state.but(is_held=False))
+                if still := [s.job_id for _, s, j in held if s.job_id and j.is_held]:
+                    self._launcher_named(name).hold(still, release=True)
+                for trial, state, job in held:
+                    # only once that is seen: a scheduler that does not answer releases nothing
+                    if not job.is_held and job.state is not JobStatus.UNKNOWN:
+                        self._trials.save(trial, state.but(is_held=False))
 
     def _take_back(self, looks: dict[int, JobState]) -> None:
         """What waits in a queue with settings of the cluster that have changed since is submitted anew with theirs;
@@ -681,14 +686,16 @@ class Controller:
         return told
 
     def _settle(self) -> None:
-        """Once after a start, and after a storage that did not answer: tell what was not told, and find the askings
-        that were cut short."""
+        """Once after a start, and after a storage that did not answer: tell what was not told, find the askings that
+        were cut short, and the results of other studies that there are by now."""
         if self._is_settled:
             return
         open_numbers = self._search.unfinished()
         self._cut_short = [number for number in open_numbers if number not in self._trials]
         for trial, _ in self._trials.ended_among(open_numbers):
             self._tell(trial)
+        for trial in self._trials.live:
+            self._is_reused(trial)
         self._is_settled = True
 
     # --- new trials
@@ -794,7 +801,6 @@ class Controller:
         lead, seed = found
         point = next(t.point() for t in self._trials if t.number == lead) | {SEED: seed}
         number = self._search.replicate(lead, point, seed)
-        self._confirmations.add(number)
         if not self._place(number, point):
             self._is_confirmed = True  # the same training is in the study already
             return False
@@ -832,26 +838,34 @@ class Controller:
             self._repeated.append(point)
             self.directory.log("repeated", trial=number, id=identity, point=point)
             return False
+        if self._confirms(point):
+            self._confirmations.add(number)
         faults = errors(problems_of(trial_config, definition))
         if faults:
             self._refuse(number, identity, "\n".join(map(str, faults)), trial_yaml(trial_config), point)
             return True
-        trial = self._trials.add(number, identity, trial_yaml(trial_config), point)
+        trial = self._trials.add(number, identity, trial_yaml(trial_config), point, State())
         self._placed[trial.path, 0] = self._placed[trial.path, 1] = trial_config
         self.directory.log("asked", trial=number, id=identity, point=point)
-        goals = definition.study.goals
-        if definition.study.reuse and (old := find_result(self.directory, identity, trial_config, goals)):
-            copy_metrics(old, trial.attempt(1))
-            self._end(trial, self._trials.state(trial).but(attempt=1), Cause.COMPLETED, str(old), old.values)
-            return True
-        self._submit(trial, self._trials.state(trial))
+        if not self._is_reused(trial):
+            self._submit(trial, self._trials.state(trial))
+        return True
+
+    def _is_reused(self, trial: TrialDirectory) -> bool:
+        """Whether another study has the result of one that has not begun: it ends with that."""
+        study, state = self.definition.study, self._trials.state(trial)
+        if not study.reuse or state.status is not Status.CREATED or state.attempt or state.ending is not None:
+            return False
+        if (old := find_result(self.directory, trial.id, self._config(trial, 1), study.goals)) is None:
+            return False
+        copy_metrics(old, trial.attempt(1))
+        self._end(trial, state.but(attempt=1), Cause.COMPLETED, str(old), old.values)
         return True
 
     def _refuse(self, number: int, identity: str, why: str, text: str, point: dict[str, object]) -> None:
-        """An infeasible point: recorded and told, no job asked for."""
-        trial = self._trials.add(number, identity, text, point)
-        if not self._trials.state(trial).is_final:
-            self._end(trial, self._trials.state(trial), Cause.INFEASIBLE, why)
+        """An infeasible point: recorded and told, no job asked for, also by whoever goes on after a crash here."""
+        state = State(Status.ENDED, cause=Cause.INFEASIBLE, reason=why)
+        self._end(self._trials.add(number, identity, text, point, state), state, Cause.INFEASIBLE, why)
 
     def _submit(self, trial: TrialDirectory, state: State) -> None:
         """Start the next attempt of a CREATED trial, or finish one that was begun (SUBMITTING)."""

@@ -31,6 +31,7 @@ R = TypeVar("R")
 
 _NUMBER = re.compile(r"[0-9]+")
 _TRIAL = re.compile(r"[0-9]+-[^-]+")
+_CREATED = State()
 
 
 def _record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
@@ -319,8 +320,10 @@ class StudyDirectory:
         found = by_number or by_id
         return found[0] if len(found) == 1 else None
 
-    def add_trial(self, number: int, id: str, trial_yaml: str, point: dict[str, Any]) -> TrialDirectory:
-        """Freeze a trial as one step. The same number and id again is the same directory."""
+    def add_trial(
+        self, number: int, id: str, trial_yaml: str, point: dict[str, Any], state: State = _CREATED
+    ) -> TrialDirectory:
+        """Freeze a trial as one step, and as it stands. The same number and id again is the same directory."""
         trial = TrialDirectory(self.path / "trials" / f"{number:04d}-{id}")
         if trial.path.is_dir():
             return trial
@@ -329,7 +332,7 @@ class StudyDirectory:
         draft.mkdir(parents=True)
         write_text(draft / "trial.yaml", trial_yaml)
         write_json(draft / "point.json", point)
-        write_json(draft / "state.json", State(updated=now()).as_dict())
+        write_json(draft / "state.json", state.but(updated=now()).as_dict())
         os.rename(draft, trial.path)
         return trial
 
