@@ -75,6 +75,18 @@ def test_a_release_that_the_scheduler_did_not_hear_is_said_again(composer: Compo
     assert not directory.trials()[0].state().is_held
 
 
+def test_all_that_is_to_stop_is_cancelled_by_one_call(composer: Composer) -> None:
+    """One for each would hold a step up, as long as the scheduler does not answer, for that of all of them."""
+    directory = begin(composer, "rollout.n=2,4,8", "study.max_parallel=3")
+    fake = FakeLauncher(rising, queued_for=5)
+    ticks(directory, fake, 1)
+    directory.request_cancel()
+    cancel, calls = fake.cancel, []
+    fake.cancel = lambda ids: calls.append(list(ids)) or cancel(calls[-1])  # type: ignore[method-assign, func-returns-value]
+    finish(directory, fake)
+    assert causes(directory) == [Cause.CANCELLED] * 3 and [len(ids) for ids in calls] == [3]
+
+
 def test_a_full_disk_pauses_the_study_until_somebody_made_room(composer: Composer, tmp_path: Path) -> None:
     directory = begin(composer, "rollout.n=2,4,8", "study.max_parallel=2")
     fake = FakeLauncher(rising, ends={(0, 1): Cause.DISK_FULL, (1, 1): Cause.DISK_FULL})

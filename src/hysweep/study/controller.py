@@ -396,13 +396,11 @@ class Controller:
         return is_another_job(self._config(trial, attempt), self._here(trial, attempt))
 
     def _stop(self, trial: TrialDirectory, state: State, why: Cause, reason: str) -> None:
-        """Ask a trial's job to stop; its cause will be `why`."""
+        """Have a trial's job stopped, at the end of the step; its cause will be `why`."""
         self.directory.log("stop", trial=trial.number, cause=why, reason=reason)
         state = self._trials.save(trial, state.but(ending=why, reason=reason))
         if state.status is Status.CREATED:
             self._end(trial, state, why, reason)
-        elif state.job_id is not None:
-            self._launcher(trial).cancel([state.job_id])
 
     # --- what the jobs did
 
@@ -427,10 +425,11 @@ class Controller:
                 self._after_attempt(trial, state, job)
                 continue
             state = self._note(trial, state, job)
-            if state.ending is not None and state.job_id is not None:
-                self._launcher(trial).cancel([state.job_id])  # idempotent: asks again, harder in the end
-            else:
+            if state.ending is None:
                 self._watch(trial, state)
+        for name, group in self._by_launcher().items():
+            if ending := [s.job_id for _, s in group if s.job_id and s.ending is not None]:
+                self._launcher_named(name).cancel(ending)  # again at each step, harder in the end
 
     def _by_launcher(self) -> dict[str, list[tuple[TrialDirectory, State]]]:
         """The trials that have a job, by their launcher."""
