@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -112,6 +113,15 @@ def test_fewer_gpus_than_the_job_needs(boots: Callable[..., RayCluster]) -> None
     with pytest.raises(BootFailed, match=r"the job needs 8 GPUs of each node; .* offers 7") as failed:
         boots("up", gpus=8, offered=7).boot(os.environ, wait)
     assert failed.value.cause is Cause.RAY_BOOT
+
+
+def test_a_port_is_free_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as taken, socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+        free.close()
+        monkeypatch.setattr(boot.random, "sample", lambda *_, k: [taken.getsockname()[1], port])
+        assert boot.free_port() == port
 
 
 def test_gpus_that_cannot_be_read_are_not_none(tmp_path: Path) -> None:

@@ -211,6 +211,19 @@ def test_a_job_that_slurmctld_has_forgotten_is_given_up_in_time(tools, monkeypat
     assert queue.states(["9"], missed)["9"].state is JobStatus.PENDING and not missed
 
 
+def test_of_a_job_that_nobody_asks_about_any_more_nothing_is_kept(tools) -> None:
+    record = "9|{}|None assigned|Unknown|Unknown|2026-11-30T15:00:00|0:0|s-0003-a1-12345678"
+    tools(squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'", sacct=f"echo '{record.format('PENDING')}'")
+    missed: dict[str, float] = {}
+    queue.states(["7", "9"], missed)
+    assert list(missed) == ["9"]
+    queue.states(["7"], missed)
+    assert not missed
+    queue.states(["9"], missed)
+    tools(sacct=f"echo '{record.format('CANCELLED by 1')}'")
+    assert queue.states(["9"], missed)["9"].is_over and not missed
+
+
 @pytest.mark.parametrize("study", ["study", "a | b", "größe 'x' \\", "x" * 100])
 def test_a_number_that_is_given_twice_is_told_by_the_name(tools, tmp_path: Path, study: str) -> None:
     """By what is ours of it: who knows what a scheduler makes of the name of a study."""
@@ -440,10 +453,15 @@ def test_what_the_submitting_shell_is_does_not_reach_the_job(
     assert written.split() == [str(attempt.path / "seen")], "secrets travel in the environment alone"
 
 
-def test_a_submitter_that_died_is_followed(tools, new_attempt) -> None:
-    attempt: AttemptDirectory = new_attempt(launcher="slurm")
-    twice = "echo '12|RUNNING|n1|N/A|N/A|N/A|None' && echo '9|CANCELLED|n1|N/A|N/A|N/A|None'"
-    tools(squeue=f"[[ $* == *--name=* ]] && {twice}")
+@pytest.mark.parametrize("study", ["study", "a, b", "a | b"])
+def test_a_submitter_that_died_is_followed(tools, tmp_path: Path, study: str) -> None:
+    """By what is ours of a job's name: squeue itself would part a list of names at commas."""
+    attempt, other = (TrialDirectory(tmp_path / study / "trials" / f"000{n}-abc").attempt(1) for n in (3, 4))
+    attempt.path.mkdir(parents=True)
+    jobs = {"12": attempt, "9": attempt, "13": other}
+    lines = [f"{id}|RUNNING|n1|N/A|N/A|N/A|None|{job_name(of)}\n" for id, of in jobs.items()]
+    (tmp_path / "jobs").write_text("".join(lines))
+    tools(squeue=f"[[ $* == *--name* ]] || cat {tmp_path}/jobs")
     assert SlurmLauncher().find(attempt) == "12", "the newest of that name"
     tools(squeue="true")
     assert SlurmLauncher().find(attempt) is None

@@ -126,6 +126,8 @@ def test_strangers_and_noise_change_nothing(meeting: tuple[RollCall, Presence]) 
         b'{"rank": 1, "token": "wrong"}\n',
         b'{"rank": 9}\n',
         b"[1]\n{torn",
+        b'{"rank": 1, "token": "\xc3\xa9\\ud800"}\n',
+        b"[" * 50_000 + b"\n",
         os.urandom(99),
     ):
         with socket.create_connection((place["address"], place["port"])) as s:

@@ -367,7 +367,7 @@ def free_port() -> int:
 def _is_free(port: int) -> bool:
     with socket.socket() as s:
         try:
-            s.bind(("127.0.0.1", port))
+            s.bind(("", port))  # at any address: Ray and servers of rewards listen at that of a network
         except OSError:
             return False
         return True

@@ -57,8 +57,7 @@ class InsideLauncher(LocalLauncher):
         return job_id
 
     def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
-        for child in self._children:
-            child.poll()
+        self._children = [child for child in self._children if child.poll() is None]
         return super().states(job_ids)
 
     def over(self) -> None:

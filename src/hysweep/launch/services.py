@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class Services:
 
 def _is_up(service: Service) -> bool:
     """Any answer but an error of the server's own."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, HTTPException):
         try:
             with urllib.request.urlopen(service.health, timeout=LOOK_S):
                 return True

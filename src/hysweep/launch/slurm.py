@@ -18,7 +18,7 @@ from pathlib import Path
 from hysweep.check.keys import is_said
 from hysweep.check.site import FIELD_OF, LAUNCHERS, option_of
 from hysweep.launch import command, queue
-from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused, job_name
+from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused, job_name, mark
 from hysweep.launch.sbatch import python_of, script
 from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput, Cluster
@@ -118,7 +118,7 @@ class SlurmLauncher:
         if claim is not None and claim.job:
             return claim.job
         try:
-            return queue.named(job_name(attempt))
+            return queue.named(mark(attempt))
         except queue.NoAnswer as e:
             raise Busy(str(e)) from e
 
