@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +50,42 @@ def test_a_full_disk_is_waited_for(
     assert left == [0, 0]
     assert [t.state().cause for t in definition.directory.trials()] == [Cause.COMPLETED] * 2
     assert len(fake.submitted) == len(set(fake.submitted)) == 2
+
+
+def test_a_file_that_cannot_be_read_for_once_is_not_taken_for_gone(
+    composer: Composer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training that completed would have no value and its end no cause, the ledger no hours, and settings that were
+    changed would be as at first."""
+    definition = define(composer.compose(["rollout.n=2", "study.name=s", "study.budget_gpu_hours=100"]))
+    definition.directory.create(definition.to_yaml(), composer.snapshot())
+    fake = FakeLauncher(lambda point, attempt: [0.5, 0.6], {(0, 1): Cause.PREEMPTED})
+    struck: set[str] = set()
+    opened = open
+
+    def hiccups(file, mode="r", *args, **kwargs):  # type: ignore[no-untyped-def]
+        name = os.path.basename(file) if isinstance(file, str | Path) else ""
+        if watched["is_on"] and mode == "r" and name not in struck:
+            struck.add(name)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(file))
+        return opened(file, mode, *args, **kwargs)
+
+    def read_text(path: Path, encoding: str | None = None, errors: str | None = None) -> str:
+        with hiccups(path, encoding=encoding, errors=errors) as file:
+            return str(file.read())
+
+    watched = {"is_on": False}
+    monkeypatch.setattr("builtins.open", hiccups)
+    monkeypatch.setattr(Path, "read_text", read_text)
+    is_over = False
+    for _ in range(30):
+        with suppress(OSError), Controller(definition.directory, launchers=lambda name: fake) as c:
+            watched["is_on"] = True
+            is_over = not c.tick()
+        watched["is_on"] = False
+        if is_over:
+            break
+    assert is_over and {"end.json", "metrics.jsonl", "changes.json"} <= struck
+    (trial,) = definition.directory.trials()
+    assert (trial.state().cause, trial.state().value) == (Cause.COMPLETED, 0.6)
+    assert len(fake.submitted) == 2 and len(definition.directory.ledger()) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -455,6 +456,23 @@ def test_what_says_nothing_is_ended_and_leaves_its_stacks(local: LocalLauncher, 
     assert "stacks-0.txt" in end.reason
     assert "fake_trainer" in (attempt.path / "stacks-0.txt").read_text()
     wait_for(lambda: not everything(attempt))
+
+
+def test_a_file_system_that_is_away_for_a_while_ends_no_training(new_attempt: New, monkeypatch) -> None:
+    one = node.Node(new_attempt("sleep=600"), Claim("here", os.getpid(), time.time()))
+    one.job = Job.from_dict(one.attempt.job() or {})
+    one.attempt.claim(one.who)
+    stat, asked = Path.stat, []
+
+    def stale(path: Path, **more: bool) -> os.stat_result:
+        if path in (one.attempt.driver_log, one.attempt.metrics_file):
+            asked.append(path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", stale)
+    one._look()
+    assert asked
 
 
 def test_what_was_stopped_itself_neither_hangs_nor_ran_out_of_time(new_attempt: New, monkeypatch) -> None:

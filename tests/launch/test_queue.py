@@ -15,7 +15,7 @@ from hysweep.launch.protocol import job_name
 from hysweep.launch.slurm import SlurmLauncher, blamed
 from hysweep.schema import BadInput, Cluster, ControllerJob, Study
 from hysweep.study.detach import detach_to_slurm
-from hysweep.track import AttemptDirectory, Cause, Claim, StudyDirectory, TrialDirectory, settle
+from hysweep.track import Cause, Claim, StudyDirectory, TrialDirectory, settle
 
 # --- lists of nodes
 

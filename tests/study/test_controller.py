@@ -746,6 +746,7 @@ DAMAGE = {
     "cut": lambda raw: raw[: len(raw) // 2],
     "cut within its head": lambda raw: raw[:9],
     "garbage after it": lambda raw: raw + b"\x80\x00\xff garbage",
+    "a line after it that nobody can follow": lambda raw: raw + b"[" * 100_000 + b"\n",
     "a foreign line after it": lambda raw: raw + b'{"level": "info"}\n[1]\n',
     "another one's": lambda raw: raw[raw.index(b"\n") + 1 :],
 }

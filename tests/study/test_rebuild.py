@@ -82,8 +82,24 @@ def test_a_lost_ledger_is_booked_again(composer: Composer) -> None:
     finish(directory, fake := FakeLauncher(rising, {(0, 1): Cause.PREEMPTED}))
     before = [(e.trial, e.attempt, e.cause, e.gpu_hours) for e in directory.ledger()]
     (directory.path / "ledger.jsonl").write_text("torn")
+    foreign = {"event": "attempt_ended", "trial": 1, "attempt": None, "cause": "completed"}
+    with open(directory.path / "events.jsonl", "a") as events:
+        events.write(json.dumps(foreign) + "\n")
     again(directory, fake)
     assert [(e.trial, e.attempt, e.cause, e.gpu_hours) for e in directory.ledger()] == before
+
+
+def test_steps_of_an_attempt_that_was_gone_on_from_are_booked_as_such_again(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2", "study.promote={min_steps:2}", "trainer.total_steps=4",
+                      "trainer.save_every=2")  # fmt: skip
+    finish(directory, fake := FakeLauncher(rising, {(0, 2): Cause.PREEMPTED}))
+    trial = directory.trials()[0]
+    assert [e.cause for e in directory.ledger()] == [Cause.RUNG, Cause.PREEMPTED, Cause.COMPLETED]
+    trial.attempt(3).metrics_file.write_text('{"step": 4, "data": {"critic/score/mean": 0.4}}\n')
+    trial.attempt(2).metrics_file.write_text('{"step": 3, "data": {"critic/score/mean": 0.3}}\n')
+    (directory.path / "ledger.jsonl").unlink()
+    again(directory, fake)
+    assert [(e.productive > 0, e.wasted > 0.001) for e in directory.ledger()] == [(True, False)] * 3
 
 
 def test_a_trial_whose_directory_is_gone_is_named(composer: Composer) -> None:

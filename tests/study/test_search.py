@@ -13,9 +13,10 @@ from hysweep.report import read_study
 from hysweep.schema import BadInput
 from hysweep.study import define
 from hysweep.study.controller import Controller
+from hysweep.study.replicates import missing
 from hysweep.study.search import Search
 from hysweep.study.storage import _Journal
-from hysweep.track import Cause, StudyDirectory
+from hysweep.track import Cause, StudyDirectory, TrialDirectory
 
 from .fake import FakeLauncher
 from .test_controller import LR, begin, by_lr, causes, dying_after, finish, optuna_trials, rising
@@ -266,6 +267,15 @@ def test_replicates_over_a_restart_and_a_failure(composer: Composer) -> None:
     told = [t.value for t in optuna_trials(directory) if t.state.name == "COMPLETE"]
     assert told == [pytest.approx(0.4)] * 2, "the mean of those that completed"
     assert "no multiple of the 2 seeds" in refused(composer, "space={rollout.n: [2,4], seeds: 2}", "study.n_trials=3")
+
+
+def test_what_is_missing_is_found_by_one_look_at_each_trial(tmp_path, monkeypatch) -> None:
+    study, looked = StudyDirectory(tmp_path / "s"), []
+    trials = [study.add_trial(n, f"a{n}", "", {"rollout.n": n // 2, "trainer.seed": n % 2}) for n in range(19)]
+    point = TrialDirectory.point
+    monkeypatch.setattr(TrialDirectory, "point", lambda trial: looked.append(trial) or point(trial))
+    assert missing(trials, [0, 1]) == (18, 1) and missing(trials, [0]) is None
+    assert looked == trials
 
 
 def test_a_point_that_cannot_run_is_not_tried_with_another_seed(composer: Composer) -> None:

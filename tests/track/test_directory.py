@@ -97,6 +97,12 @@ def test_null_is_no_number(study: StudyDirectory) -> None:
     assert step == 1 and value != value
 
 
+def test_trials_are_in_the_order_of_their_numbers(study: StudyDirectory) -> None:
+    for number in (10_001, 9_999, 3):
+        study.add_trial(number, f"a{number}", "", {})
+    assert [t.number for t in study.trials()] == [3, 9_999, 10_001]
+
+
 def test_attempts_are_in_the_order_of_their_numbers(study: StudyDirectory) -> None:
     trial = study.add_trial(0, "aa", "", {})
     for n in (1, 2, 10):

@@ -301,8 +301,9 @@ class Node:
             raise Stopped(Cause.REWARD_ERROR, told)
         if lost := self.services.loss():
             raise Stopped(Cause.REWARD_ERROR, lost)
-        if (said := self.attempt.last_progress()) != self._said:  # when, by a clock that need not be ours
-            self._said, self._heard = said, time.monotonic()
+        with suppress(OSError):  # a file system that is away for a while
+            if (said := self.attempt.last_progress()) != self._said:  # when, by a clock that need not be ours
+                self._said, self._heard = said, time.monotonic()
         quiet = time.monotonic() - self._heard
         if quiet > self.job.hung_after_min * 60:
             if self.cluster:

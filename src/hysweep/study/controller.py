@@ -75,6 +75,7 @@ from hysweep.track import (
     Verdict,
     checkpoint_step,
     curve_of,
+    exactly,
     logged,
     matching,
     now,
@@ -145,6 +146,7 @@ class Controller:
     def __enter__(self) -> Controller:
         return self.enter()
 
+    @exactly()
     def enter(self, wait_s: float = 0.0) -> Controller:
         """Take the study. Raises BadInput when another controller has it, still after `wait_s` seconds, and when its
         jobs are those of another directory."""
@@ -190,6 +192,7 @@ class Controller:
 
     # --- the step
 
+    @exactly()
     def tick(self, asks: bool = True) -> bool:
         """One step. True while there is something left to wait for. `asks=False` begins no new trial.
 

@@ -47,18 +47,15 @@ def same_point(trials: Sequence[TrialDirectory], trial: TrialDirectory) -> list[
 def missing(trials: Sequence[TrialDirectory], seeds: Sequence[int]) -> tuple[int, int] | None:
     """The next replicate to begin: its lead's number and its seed. A point that was pruned, failed or cannot run
     with one seed is not tried with another."""
-    begun: set[str] = set()
+    groups: dict[str, list[tuple[TrialDirectory, object]]] = {}
     for trial in trials if len(seeds) > 1 else ():
-        point = _key(trial.point())
-        if point in begun:
-            continue
-        begun.add(point)
-        group = same_point(trials, trial)
-        if any(_has_no_value(t.state()) for t in group):
-            continue
-        there = {t.point().get(SEED) for t in group}
-        if left := [s for s in seeds if s not in there]:
-            return trial.number, left[0]
+        point = trial.point()
+        groups.setdefault(_key(point), []).append((trial, point.get(SEED)))
+    for group in groups.values():
+        there = [seed for _, seed in group]
+        left = [s for s in seeds if s not in there]
+        if left and not any(_has_no_value(t.state()) for t, _ in group):
+            return group[0][0].number, left[0]
     return None
 
 

@@ -7,6 +7,7 @@ from hysweep.track.directory import SIMULATED, AttemptDirectory, Place, StudyDir
 from hysweep.track.files import (
     PASSING,
     append_line,
+    exactly,
     read_json,
     read_lines,
     read_record,
@@ -37,6 +38,7 @@ __all__ = [
     "append_line",
     "checkpoint_step",
     "curve_of",
+    "exactly",
     "logged",
     "matching",
     "now",

@@ -19,6 +19,7 @@ PASSING = frozenset(
 )  # fmt: skip
 
 _IS_KEPT: ContextVar[bool] = ContextVar("is_kept", default=True)
+_IS_EXACT: ContextVar[bool] = ContextVar("is_exact", default=False)
 
 
 @contextlib.contextmanager
@@ -29,6 +30,23 @@ def thrown_away() -> Iterator[None]:
         yield
     finally:
         _IS_KEPT.reset(token)
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """Within it a fault of the file system that passes is raised by whoever reads. For one who decides by what he
+    reads, and can come back: a file is not empty, damaged or gone because nothing was heard of it for once."""
+    token = _IS_EXACT.set(True)
+    try:
+        yield
+    finally:
+        _IS_EXACT.reset(token)
+
+
+def pass_over(e: OSError) -> None:
+    """What cannot be read is as if it were not there; but see `exactly`."""
+    if _IS_EXACT.get() and e.errno in PASSING:
+        raise e
 
 
 def write_text(path: Path, text: str, mode: int = 0o644, survives_power_cut: bool = True) -> None:
@@ -56,8 +74,11 @@ def read_json(path: Path) -> Any | None:
     """The value, or None where there is none that can be read (yet)."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
+    except OSError as e:
+        pass_over(e)
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -122,11 +143,14 @@ def append_line(path: Path, record: dict[str, Any], survives_power_cut: bool = T
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole JSON object of a JSON-lines file; torn and foreign lines are passed over."""
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict):
-                yield record
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(record, dict):
+                    yield record
+    except OSError as e:
+        pass_over(e)
