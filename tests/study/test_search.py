@@ -368,6 +368,17 @@ def test_the_best_are_confirmed_with_new_seeds(composer: Composer) -> None:
     assert "trainer.seed is searched" in refused(composer, "trainer.seed=1,2", "study.confirm.top=1")
 
 
+def test_the_best_is_confirmed_also_where_its_file_was_damaged(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4", "study.confirm={top:1,seeds:1}")
+    fake = FakeLauncher(lambda p, a: [p["rollout.n"] / 10] * 2)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        while len(causes(directory)) < 2 or None in causes(directory):
+            c.tick(asks=len(causes(directory)) < 2)
+    directory.trials()[1].config_file.write_text("{torn: [")
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3
+
+
 def test_confirmation_over_restarts_and_with_replicates(composer: Composer) -> None:
     whole = begin(composer, "space={rollout.n: [2,4], seeds: 2}", "study.confirm={top:1,seeds:3}")
     fake = FakeLauncher(lambda p, a: [p["rollout.n"] / 10] * 2)

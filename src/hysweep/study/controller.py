@@ -303,7 +303,9 @@ class Controller:
         return self.definition.study.confirm.top > 0 and is_confirmation(point, self.definition.space)
 
     def _unconfirmed(self) -> tuple[int, int] | None:
-        found = unconfirmed(list(self._trials), self._confirmations, self.definition.study, self.definition.space)
+        study, space = self.definition.study, self.definition.space
+        trials, done = list(self._trials), self._confirmations
+        found = unconfirmed(trials, done, study, space, lambda lead: self._config(lead, 1).trainer.seed)
         self._is_confirmed = found is None
         return found
 

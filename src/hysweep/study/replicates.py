@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from hysweep.compose import SEED, Space
 from hysweep.schema import Study
@@ -133,7 +131,11 @@ def has_replicates(study: Study, space: Space) -> bool:
 
 
 def unconfirmed(
-    trials: Sequence[TrialDirectory], confirmations: Collection[int], study: Study, space: Space
+    trials: Sequence[TrialDirectory],
+    confirmations: Collection[int],
+    study: Study,
+    space: Space,
+    seed_of: Callable[[TrialDirectory], int],
 ) -> tuple[int, int] | None:
     """The next confirmation to begin, once all that the search asked for has ended: its lead's number and its seed.
 
@@ -144,8 +146,7 @@ def unconfirmed(
     for point in best_points(((t, t.state()) for t in searched.values()), study, space)[: study.confirm.top]:
         lead = searched[point.lead]
         group = same_point(trials, lead)
-        config = OmegaConf.select(OmegaConf.load(lead.config_file), SEED)
-        used = {config, *space.seeds}
+        used = {seed_of(lead), *space.seeds}
         fresh = itertools.islice((s for s in itertools.count(1) if s not in used), study.confirm.seeds)
         there = {t.point().get(SEED) for t in group}
         if left := [s for s in fresh if s not in there]:
