@@ -126,17 +126,19 @@ def test_a_port_is_free_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gpus_that_cannot_be_read_are_not_none(tmp_path: Path) -> None:
     assert boot.gpus_offered(tmp_path) is None
-    child = processes.spawn(
-        [sys.executable, "-c", "import time; time.sleep(60)", f"--temp_dir={tmp_path}", "--static_resource_list=CPU,8"],
-        os.environ,
-        tmp_path / "log",
-        tmp_path,
-    )
+    argv = [sys.executable, "-c", "import time; time.sleep(60)", f"--temp_dir={tmp_path}"]
+    agent = processes.spawn(argv, os.environ, tmp_path / "log", tmp_path)
+    children = [agent]
     try:
+        assert wait_for(lambda: str(tmp_path) in Path(f"/proc/{agent.pid}/cmdline").read_text())
+        assert boot.gpus_offered(tmp_path) is None, "no raylet"
+        raylet = [*argv, "--static_resource_list=CPU,8"]
+        children.append(processes.spawn(raylet, os.environ, tmp_path / "log", tmp_path))
         assert wait_for(lambda: boot.gpus_offered(tmp_path) is not None)
         assert boot.gpus_offered(tmp_path) == 0
     finally:
-        processes.stop(child, 5)
+        for child in children:
+            processes.stop(child, 5)
 
 
 def test_sockets_fit(tmp_path: Path) -> None:

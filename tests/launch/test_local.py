@@ -475,6 +475,27 @@ def test_a_file_system_that_is_away_for_a_while_ends_no_training(new_attempt: Ne
     assert asked
 
 
+def test_checkpoints_that_cannot_be_seen_for_once_stay(new_attempt: New, monkeypatch) -> None:
+    one = node.Node(new_attempt(), Claim("here", os.getpid(), time.time()))
+    checkpoints = one.attempt.trial.checkpoints
+    for step in (2, 4):
+        (checkpoints / f"global_step_{step}").mkdir(parents=True)
+    note = checkpoints / "latest_checkpointed_iteration.txt"
+    note.write_text("4")
+    listed, left = os.listdir, [1]
+
+    def stale(path: object) -> list[str]:
+        if path == checkpoints and left.pop():
+            left.append(0)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return listed(path)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(os, "listdir", stale)
+    with pytest.raises(OSError, match="Stale"):
+        one._make_room(Job.from_dict(one.attempt.job() or {}), {})
+    assert note.read_text() == "4" and len(list(checkpoints.glob("global_step_*"))) == 2
+
+
 def test_what_was_stopped_itself_neither_hangs_nor_ran_out_of_time(new_attempt: New, monkeypatch) -> None:
     """As a job that is suspended for hours; its time goes on afterwards."""
     times = [1000.0]

@@ -421,6 +421,11 @@ def test_a_controller_s_job_that_is_refused_names_its_own_setting(
         detach_to_slurm(directory, Study(name="s", controller=ControllerJob(partition="main")), site)
 
 
+def test_a_site_s_own_sbatch_may_say_more(tools, new_attempt) -> None:
+    tools(sbatch="echo 'charged to 42 hours'; echo '4711;cluster'", git="exit 1")
+    assert SlurmLauncher().submit(new_attempt(launcher="slurm")) == "4711"
+
+
 def test_too_many_jobs_is_a_matter_of_time_only_for_who_has_some(tools, new_attempt) -> None:
     said = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     tools(sbatch=f'echo "{said}" >&2; exit 1', squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'", git="exit 1")

@@ -139,6 +139,19 @@ def test_strangers_and_noise_change_nothing(meeting: tuple[RollCall, Presence]) 
     assert call.loss() is None
 
 
+def test_who_is_gone_before_he_was_let_in_is_no_trouble(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+
+    class Aborted:
+        def accept(self) -> None:
+            raise ConnectionAbortedError(103, "Software caused connection abort")
+
+    server, call._server = call._server, Aborted()  # type: ignore[assignment]
+    call.poll()
+    call._server = server
+    both(call, presence, lambda: call.members[1].line)
+
+
 def test_who_comes_late_hears_the_last_order(new_attempt: Callable[..., AttemptDirectory]) -> None:
     attempt = new_attempt()
     call = RollCall(attempt, Allocation(0, NAMES), None, silence=5)

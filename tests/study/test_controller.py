@@ -172,6 +172,18 @@ def test_preemption_is_forgiven_as_often_as_it_comes(composer: Composer) -> None
     assert len(directory.trials()[0].attempts()) == 6
 
 
+def test_progress_is_that_of_the_attempt_that_ended(composer: Composer) -> None:
+    """The scheduler began to run the job again, and its node was lost before it could take that attempt."""
+    directory = begin(composer, "rollout.n=2")
+    fake = FakeLauncher(rising, {(0, 1): Cause.TIMEOUT})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    trial = directory.trials()[0]
+    trial.attempt(2).prepare(trial.attempt(1).job() or {})
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and len(fake.submitted) == 2
+
+
 @pytest.mark.parametrize("cause", [Cause.CONFIG_ERROR, Cause.REWARD_ERROR])
 def test_three_faults_of_the_configuration_stop_the_study(composer: Composer, cause: Cause) -> None:
     directory = begin(composer, "rollout.n=2,4,8,16,32")

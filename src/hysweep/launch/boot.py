@@ -122,7 +122,7 @@ class Ray:
         return f"ray start ended with exit code {code}" + (f": {said}" if said else "")
 
     def said(self) -> str:
-        return _end_of(self.log, self._said_before)
+        return end_of(self.log, self._said_before)
 
     def stop(self) -> None:
         if self.child:
@@ -259,9 +259,9 @@ def gpus_offered(temporary: Path | None) -> float | None:
         with suppress(OSError):
             argv = Path(f"/proc/{p.pid}/cmdline").read_text(errors="replace").split("\0")
             if f"--temp_dir={temporary}" in argv:
-                resources = next(a for a in argv if a.startswith("--static_resource_list="))
-                found = re.search(r"(?:[=,])GPU,([\d.]+)", resources)
-                return float(found[1]) if found else 0.0
+                for resources in (a for a in argv if a.startswith("--static_resource_list=")):
+                    found = re.search(r"(?:[=,])GPU,([\d.]+)", resources)
+                    return float(found[1]) if found else 0.0
     return None
 
 
@@ -394,7 +394,8 @@ def _size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-def _end_of(log: Path, since: int) -> str:
+def end_of(log: Path, since: int = 0) -> str:
+    """At most its last 64 KiB."""
     try:
         with open(log, "rb") as file:
             file.seek(max(since, _size(log) - 65536))

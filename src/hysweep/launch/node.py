@@ -46,6 +46,7 @@ from hysweep.track import (
     End,
     Phase,
     checkpoint_step,
+    exactly,
     set_aside,
     settle_note,
     superfluous,
@@ -177,10 +178,11 @@ class Node:
     def _make_room(self, job: Job, environment: dict[str, str]) -> None:
         """Begin to remove checkpoints that are torn or that earlier attempts kept beyond their number."""
         checkpoints = self.attempt.trial.checkpoints
-        for torn in settle_note(checkpoints):
-            say(f"not gone on from {torn}")
-        self.saved_before = checkpoint_step(checkpoints)
-        doomed = set_aside(superfluous(checkpoints, job.checkpoints_kept))
+        with exactly():  # what cannot be read for once is neither torn nor gone
+            for torn in settle_note(checkpoints):
+                say(f"not gone on from {torn}")
+            self.saved_before = checkpoint_step(checkpoints)
+            doomed = set_aside(superfluous(checkpoints, job.checkpoints_kept))
         if doomed:
             say("removing " + ", ".join(path.name for path in doomed))
             processes.spawn(["rm", "-rf", *map(str, doomed)], environment, self.attempt.node_log, self.attempt.path)

@@ -171,7 +171,7 @@ class RollCall:
                 member.line.say(**order)
 
     def poll(self) -> None:
-        with suppress(BlockingIOError):
+        with suppress(OSError):  # nobody more, or somebody who is gone again
             while True:
                 self._strangers.append(Line(self._server.accept()[0], self._silence))
         for line in list(self._strangers):

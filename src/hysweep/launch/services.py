@@ -20,7 +20,7 @@ from typing import Any
 
 from hysweep.launch import processes
 from hysweep.launch.allocation import Allocation, address_towards
-from hysweep.launch.boot import free_port
+from hysweep.launch.boot import end_of, free_port
 from hysweep.rewards.router import variable
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
@@ -109,7 +109,5 @@ def _is_up(service: Service) -> bool:
 
 
 def _last_words(log: Path) -> str:
-    with suppress(OSError):
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        return " | ".join(lines[-3:])[:400] or "it said nothing"
-    return "it said nothing"
+    lines = [line for line in end_of(log).splitlines() if line.strip()]
+    return " | ".join(lines[-3:])[:400] or "it said nothing"

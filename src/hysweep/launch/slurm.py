@@ -173,7 +173,7 @@ class SlurmLauncher:
             raise Refused("there is no sbatch here: log in to a node that can submit") from e
         except subprocess.TimeoutExpired as e:
             raise Busy(f"sbatch did not answer within {_SUBMITS_WITHIN:.0f} s") from e
-        job_id = re.match(r"(\d+)", done.stdout.strip())
+        job_id = re.search(r"(?m)^(\d+)(?:;.*)?$", done.stdout)  # a site's own sbatch may say more
         if done.returncode == 0 and job_id:
             return job_id[1]
         said = " ".join(

@@ -601,7 +601,9 @@ class Controller:
         if action.retries == 0:
             return False
         if action.needs_progress:
-            steps = [a.metrics()[-1][0] if a.metrics() else 0 for a in trial.attempts()]
+            # of another run by the scheduler that was never begun there may be a directory
+            rows = [trial.attempt(n).metrics() for n in range(1, state.attempt + 1)]
+            steps = [of_one[-1][0] if of_one else 0 for of_one in rows]
             return steps[-1] > max([0, *steps[:-1]])
         alike = self._ledger.ends_alike(trial.number, state.attempt, cause) + 1
         return action.retries is None or alike <= action.retries
