@@ -22,7 +22,7 @@ from hysweep.launch.allocation import Allocation
 from hysweep.launch.command import identity, ray_command, ray_settings
 from hysweep.launch.roll import Loss, RollCall
 from hysweep.schema.job import Job
-from hysweep.track import AttemptDirectory, Cause
+from hysweep.track import FULL, AttemptDirectory, Cause
 
 BOOTS = 3
 STOP_GRACE = 1.0  # seconds; Ray drains for up to 30, with nothing left to drain
@@ -160,6 +160,8 @@ class RayCluster:
             try:
                 self.roll = RollCall(attempt, allocation, job.site.network_interface, job.site.silent_after_s)
             except OSError as e:
+                if e.errno in FULL:
+                    raise  # of the disk that all share: no fault of this node
                 raise BootFailed(Cause.RAY_BOOT, f"{allocation.name}: {e}", allocation.name) from e
 
     @property

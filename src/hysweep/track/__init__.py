@@ -5,6 +5,7 @@ from hysweep.track.checkpoints import checkpoint_step, set_aside, settle_note, s
 from hysweep.track.clock import now, telling
 from hysweep.track.directory import SIMULATED, AttemptDirectory, Place, StudyDirectory, TrialDirectory
 from hysweep.track.files import (
+    FULL,
     PASSING,
     append_line,
     exactly,
@@ -20,6 +21,7 @@ from hysweep.track.records import Booking, Claim, End, State, Status
 
 __all__ = [
     "ACTIONS",
+    "FULL",
     "PASSING",
     "SIMULATED",
     "Action",

@@ -12,11 +12,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+# Of a disk that is full.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Faults of a file system that pass, or that somebody mends while all waits.
-PASSING = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE,
-     errno.ENFILE, errno.ENOMEM}
-)  # fmt: skip
+PASSING = FULL | {errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE,
+                  errno.ENOMEM}  # fmt: skip
 
 _IS_KEPT: ContextVar[bool] = ContextVar("is_kept", default=True)
 _IS_EXACT: ContextVar[bool] = ContextVar("is_exact", default=False)
