@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_for_once_is_not_taken_for_gone(
     definition = define(composer.compose(["rollout.n=2", "study.name=s", "study.budget_gpu_hours=100"]))
     definition.directory.create(definition.to_yaml(), composer.snapshot())
     fake = FakeLauncher(lambda point, attempt: [0.5, 0.6], {(0, 1): Cause.PREEMPTED})
-    struck: set[str] = set()
+    struck = {"latest_checkpointed_iteration.txt"}  # the fake scheduler itself reads it
     opened = open
 
     def hiccups(file, mode="r", *args, **kwargs):  # type: ignore[no-untyped-def]
