@@ -24,10 +24,10 @@ from hysweep.study.controller import Controller
 from hysweep.study.ledger import Ledger
 from hysweep.study.rebuild import rebuild
 from hysweep.study.stopping import last_mark
-from hysweep.track import Booking, Cause, Claim, StudyDirectory
+from hysweep.track import Booking, Cause, Claim, StudyDirectory, TrialDirectory
 
 from .fake import FakeLauncher
-from .test_controller import begin, causes, finish, rising
+from .test_controller import begin, causes, dying_after, finish, rising
 
 
 def ticks(directory: StudyDirectory, fake: FakeLauncher, n: int, **more) -> None:
@@ -484,6 +484,18 @@ def test_people_are_told_once_of_each_event(composer: Composer) -> None:
     assert end["trials"] == 3 and end["best"] == pytest.approx(0.4) and end["study"] == directory.name
     texts = (directory.path / "texts").read_text()
     assert "failure" in texts and "trial 1" in texts and "diverged" in texts
+
+
+def test_people_are_told_of_a_failure_after_a_crash_too(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = begin(composer, "rollout.n=2")
+    changes = {"notify": Notify(command=f"cd {directory.path}; cat >> told.jsonl", events=["failure"])}
+    fake = FakeLauncher(rising, {(0, 1): Cause.DIVERGED})
+    with dying_after(monkeypatch, TrialDirectory, "save", 3):  # submitting, submitted, ended
+        finish(directory, fake, changes)
+    assert causes(directory) == [Cause.DIVERGED]
+    for _ in range(2):
+        finish(directory, fake)
+    assert [e["event"] for e in notified(directory)] == ["failure"]
 
 
 @pytest.mark.parametrize("command", ["exit 3", "/no/such/thing", "sleep 100"])

@@ -647,12 +647,10 @@ class Controller:
         state = self._trials.save(trial, state)
         self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value, values=several)
         self._forget(trial, state)
+        self._tell_failure(trial, state)
         told = self._tell(trial)
         if told is not None:
             self._progress.add(told, is_again=state.rungs > (cause is Cause.RUNG))
-        if ACTIONS[cause].verdict is Verdict.FAILED and cause is not Cause.CANCELLED:
-            text = f"trial {trial.number} of {self.definition.study.name} failed: {cause}: {reason}"
-            self._notifier.tell("failure", f"failure {trial.number}", text, trial=trial.number, cause=cause)
 
     def _forget(self, trial: TrialDirectory, state: State) -> None:
         """What only a trial in flight needs."""
@@ -698,7 +696,8 @@ class Controller:
             return
         open_numbers = self._search.unfinished()
         self._cut_short = [number for number in open_numbers if number not in self._trials]
-        for trial, _ in self._trials.ended_among(open_numbers):
+        for trial, state in self._trials.ended_among(open_numbers):
+            self._tell_failure(trial, state)
             self._tell(trial)
         for trial in self._trials.live:
             self._is_reused(trial)
@@ -986,6 +985,13 @@ class Controller:
             self.directory.log("waiting", trial=trial.number, attempt=state.attempt, reason=reason)
 
     # --- telling people
+
+    def _tell_failure(self, trial: TrialDirectory, state: State) -> None:
+        cause = state.cause
+        if cause is None or ACTIONS[cause].verdict is not Verdict.FAILED or cause is Cause.CANCELLED:
+            return
+        text = f"trial {trial.number} of {self.definition.study.name} failed: {cause}: {state.reason}"
+        self._notifier.tell("failure", f"failure {trial.number}", text, trial=trial.number, cause=cause)
 
     def _tell_people(self) -> None:
         study = self.definition.study
