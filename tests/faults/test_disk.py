@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from hysweep.cli import study as verbs
 from hysweep.compose import Composer
-from hysweep.study import controller, define
+from hysweep.launch import JobState
+from hysweep.study import begin, controller, define
 from hysweep.study.controller import Controller
 from hysweep.track import Cause
 from tests.study.fake import FakeLauncher
@@ -50,6 +53,25 @@ def test_a_full_disk_is_waited_for(
     assert left == [0, 0]
     assert [t.state().cause for t in definition.directory.trials()] == [Cause.COMPLETED] * 2
     assert len(fake.submitted) == len(set(fake.submitted)) == 2
+
+
+def test_nor_does_it_end_what_drives_several(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the first node of an allocation, whose end would be that of the training there."""
+    begun = [begin(composer.compose([f"study.name={n}", "study.poll_s=0.05"]), composer, []) for n in "ab"]
+    fake = FakeLauncher(lambda point, attempt: [0.5, 0.6])
+    states, left = fake.states, [errno.ESTALE, errno.ENOSPC]
+
+    def away(ids: Iterable[str]) -> dict[str, JobState]:
+        if left:
+            raise OSError(left[0], os.strerror(left.pop(0)), "state.json")
+        return states(ids)
+
+    fake.states = away  # type: ignore[method-assign]
+    run = import_module("hysweep.cli.run")
+    monkeypatch.setattr(run, "RETRY_S", 0.0)
+    run.drive_all(begun, lambda name: fake)
+    assert [b.directory.trials()[0].state().cause for b in begun] == [Cause.COMPLETED] * 2
+    assert len(fake.submitted) == 2 and not left
 
 
 def test_a_file_that_cannot_be_read_for_once_is_not_taken_for_gone(
