@@ -167,7 +167,10 @@ def written(directory: StudyDirectory) -> dict[str, Any]:
         raise BadInput(Problem("DIR", directory.path, "holds no study", cure))
     try:
         raw = read_yaml(directory.config_file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError, OSError) as e:
+    except OSError as e:
+        cure = "give yourself the right to read it, or wait for its file system"
+        raise BadInput(Problem(str(directory.config_file), "unreadable", e.strerror or str(e), cure)) from e
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise BadInput(_unreadable(directory, "damaged")) from e
     if not isinstance(raw, dict) or "versions" not in raw:  # the last of it
         raise BadInput(_unreadable(directory, "cut off" if raw else "empty"))

@@ -34,6 +34,7 @@ from hysweep.track import (
     StudyDirectory,
     TrialDirectory,
     Verdict,
+    exactly,
     read_record,
     write_json,
 )
@@ -47,6 +48,7 @@ class Rebuilt:
     restored: list[str] = field(default_factory=list)
 
 
+@exactly()
 def rebuild(directory: StudyDirectory, launchers: Callable[[str], Launcher] = launcher) -> Rebuilt:
     """Raises BadInput when somebody drives the study, or when it is none."""
     definition = load_definition(directory, Composer([directory.conf], shipped=False))
