@@ -43,9 +43,10 @@ def exactly() -> Iterator[None]:
         _IS_EXACT.reset(token)
 
 
-def pass_over(e: OSError) -> None:
+def pass_over(e: OSError, path: Path | None = None) -> None:
     """What cannot be read is as if it were not there; but see `exactly`."""
     if _IS_EXACT.get() and e.errno in PASSING:
+        e.filename = e.filename or path  # only `open` says which it was
         raise e
 
 
@@ -75,7 +76,7 @@ def read_json(path: Path) -> Any | None:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
-        pass_over(e)
+        pass_over(e, path)
     except (ValueError, RecursionError):
         pass
     return None
@@ -153,4 +154,4 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 if isinstance(record, dict):
                     yield record
     except OSError as e:
-        pass_over(e)
+        pass_over(e, path)
