@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -114,19 +115,30 @@ def test_fewer_gpus_than_the_job_needs(boots: Callable[..., RayCluster]) -> None
     assert failed.value.cause is Cause.RAY_BOOT
 
 
+def test_a_port_is_free_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as taken, socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+        free.close()
+        monkeypatch.setattr(boot.random, "sample", lambda *_, k: [taken.getsockname()[1], port])
+        assert boot.free_port() == port
+
+
 def test_gpus_that_cannot_be_read_are_not_none(tmp_path: Path) -> None:
     assert boot.gpus_offered(tmp_path) is None
-    child = processes.spawn(
-        [sys.executable, "-c", "import time; time.sleep(60)", f"--temp_dir={tmp_path}", "--static_resource_list=CPU,8"],
-        os.environ,
-        tmp_path / "log",
-        tmp_path,
-    )
+    argv = [sys.executable, "-c", "import time; time.sleep(60)", f"--temp_dir={tmp_path}"]
+    agent = processes.spawn(argv, os.environ, tmp_path / "log", tmp_path)
+    children = [agent]
     try:
+        assert wait_for(lambda: str(tmp_path) in Path(f"/proc/{agent.pid}/cmdline").read_text())
+        assert boot.gpus_offered(tmp_path) is None, "no raylet"
+        raylet = [*argv, "--static_resource_list=CPU,8"]
+        children.append(processes.spawn(raylet, os.environ, tmp_path / "log", tmp_path))
         assert wait_for(lambda: boot.gpus_offered(tmp_path) is not None)
         assert boot.gpus_offered(tmp_path) == 0
     finally:
-        processes.stop(child, 5)
+        for child in children:
+            processes.stop(child, 5)
 
 
 def test_sockets_fit(tmp_path: Path) -> None:

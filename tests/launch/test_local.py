@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.launch import JobStatus, launcher, node, processes
+from hysweep.launch import JobStatus, launcher, node, processes, roll
+from hysweep.launch.allocation import Allocation
 from hysweep.launch.local import LocalLauncher
 from hysweep.launch.node import STOP
 from hysweep.schema import BadInput, Cluster
 from hysweep.schema.job import Job
-from hysweep.track import AttemptDirectory, Cause, Claim, Phase
+from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase
 from tests.launch.attempts import BARE, end_of, everything, over, runs, wait_for
 
 New = Callable[..., AttemptDirectory]
@@ -455,6 +457,82 @@ def test_what_says_nothing_is_ended_and_leaves_its_stacks(local: LocalLauncher, 
     assert "stacks-0.txt" in end.reason
     assert "fake_trainer" in (attempt.path / "stacks-0.txt").read_text()
     wait_for(lambda: not everything(attempt))
+
+
+def test_a_file_system_that_is_away_for_a_while_ends_no_training(new_attempt: New, monkeypatch) -> None:
+    one = node.Node(new_attempt("sleep=600"), Claim("here", os.getpid(), time.time()))
+    one.job = Job.from_dict(one.attempt.job() or {})
+    one.attempt.claim(one.who)
+    stat, asked = Path.stat, []
+
+    def stale(path: Path, **more: bool) -> os.stat_result:
+        if path in (one.attempt.driver_log, one.attempt.metrics_file):
+            asked.append(path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", stale)
+    one._look()
+    assert asked
+
+
+def test_checkpoints_that_cannot_be_seen_for_once_stay(new_attempt: New, monkeypatch) -> None:
+    one = node.Node(new_attempt(), Claim("here", os.getpid(), time.time()))
+    checkpoints = one.attempt.trial.checkpoints
+    for step in (2, 4):
+        (checkpoints / f"global_step_{step}").mkdir(parents=True)
+    note = checkpoints / "latest_checkpointed_iteration.txt"
+    note.write_text("4")
+    listed, left = os.listdir, [1]
+
+    def stale(path: object) -> list[str]:
+        if path == checkpoints and left.pop():
+            left.append(0)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return listed(path)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(os, "listdir", stale)
+    with pytest.raises(OSError, match="Stale"):
+        one._make_room(Job.from_dict(one.attempt.job() or {}), {})
+    assert note.read_text() == "4" and len(list(checkpoints.glob("global_step_*"))) == 2
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ESTALE], ids=errno.errorcode.get)
+def test_an_end_is_written_down_when_the_disk_is_there_again(new_attempt: New, monkeypatch, code: int) -> None:
+    monkeypatch.setattr(node, "LOOK", 0.01)
+    one = node.Node(new_attempt(), Claim("here", os.getpid(), time.time()))
+    finish, left = AttemptDirectory.finish, [3]
+
+    def away(attempt: AttemptDirectory, end: End) -> None:
+        left[0] -= 1
+        if left[0]:
+            raise OSError(code, os.strerror(code), "end.json")
+        finish(attempt, end)
+
+    monkeypatch.setattr(AttemptDirectory, "finish", away)
+    one._write_down(End(Cause.COMPLETED))
+    assert end_of(one.attempt).cause is Cause.COMPLETED
+
+
+def test_a_full_disk_is_the_cause_of_an_end_and_no_node_is(new_attempt: New, monkeypatch) -> None:
+    attempt, full = new_attempt(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fills(*_: object, **__: object) -> None:
+        raise full
+
+    one = node.Node(attempt, processes.own_claim(), allocation=Allocation(0, ("127.0.0.1", "localhost")))
+    attempt.claim(one.who)
+    monkeypatch.setattr(roll, "write_json", fills)
+    monkeypatch.setattr(node, "end_all", lambda *_: None)
+    end = one.run()
+    assert (end.cause, end.nodes) == (Cause.DISK_FULL, ())
+
+
+def test_a_log_on_a_full_disk_keeps_nobody_from_his_work() -> None:
+    with open("/dev/full", "w") as full:
+        words = "from hysweep.launch.remains import say; say('so'); say('and so'); print('done')"
+        done = subprocess.run([sys.executable, "-u", "-c", words], stdout=subprocess.PIPE, stderr=full, text=True)
+    assert (done.returncode, done.stdout) == (0, "done\n")
 
 
 def test_what_was_stopped_itself_neither_hangs_nor_ran_out_of_time(new_attempt: New, monkeypatch) -> None:

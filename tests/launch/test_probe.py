@@ -56,7 +56,8 @@ import os
 init_process_group = lambda backend, timeout: None
 get_world_size = lambda: int(os.environ["WORLD_SIZE"])
 get_rank = lambda: int(os.environ["RANK"])
-all_reduce = destroy_process_group = lambda *a: None
+all_reduce = lambda *a: None
+destroy_process_group = lambda: print("NCCL INFO comm - Destroy COMPLETE")
 """
 
 

@@ -15,7 +15,7 @@ from hysweep.launch.protocol import job_name
 from hysweep.launch.slurm import SlurmLauncher, blamed
 from hysweep.schema import BadInput, Cluster, ControllerJob, Study
 from hysweep.study.detach import detach_to_slurm
-from hysweep.track import AttemptDirectory, Cause, Claim, StudyDirectory, TrialDirectory, settle
+from hysweep.track import Cause, Claim, StudyDirectory, TrialDirectory, settle
 
 # --- lists of nodes
 
@@ -209,6 +209,19 @@ def test_a_job_that_slurmctld_has_forgotten_is_given_up_in_time(tools, monkeypat
     assert queue.states(["9"], missed)["9"].state is JobStatus.UNKNOWN, "slurmctld knows it after all"
     tools(squeue="echo '9|PENDING||N/A|N/A|N/A|Priority|s-0003-a1-12345678'")
     assert queue.states(["9"], missed)["9"].state is JobStatus.PENDING and not missed
+
+
+def test_of_a_job_that_nobody_asks_about_any_more_nothing_is_kept(tools) -> None:
+    record = "9|{}|None assigned|Unknown|Unknown|2026-11-30T15:00:00|0:0|s-0003-a1-12345678"
+    tools(squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'", sacct=f"echo '{record.format('PENDING')}'")
+    missed: dict[str, float] = {}
+    queue.states(["7", "9"], missed)
+    assert list(missed) == ["9"]
+    queue.states(["7"], missed)
+    assert not missed
+    queue.states(["9"], missed)
+    tools(sacct=f"echo '{record.format('CANCELLED by 1')}'")
+    assert queue.states(["9"], missed)["9"].is_over and not missed
 
 
 @pytest.mark.parametrize("study", ["study", "a | b", "größe 'x' \\", "x" * 100])
@@ -408,6 +421,11 @@ def test_a_controller_s_job_that_is_refused_names_its_own_setting(
         detach_to_slurm(directory, Study(name="s", controller=ControllerJob(partition="main")), site)
 
 
+def test_a_site_s_own_sbatch_may_say_more(tools, new_attempt) -> None:
+    tools(sbatch="echo 'charged to 42 hours'; echo '4711;cluster'", git="exit 1")
+    assert SlurmLauncher().submit(new_attempt(launcher="slurm")) == "4711"
+
+
 def test_too_many_jobs_is_a_matter_of_time_only_for_who_has_some(tools, new_attempt) -> None:
     said = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     tools(sbatch=f'echo "{said}" >&2; exit 1', squeue="echo '7|RUNNING|n1|N/A|N/A|N/A|None'", git="exit 1")
@@ -440,10 +458,15 @@ def test_what_the_submitting_shell_is_does_not_reach_the_job(
     assert written.split() == [str(attempt.path / "seen")], "secrets travel in the environment alone"
 
 
-def test_a_submitter_that_died_is_followed(tools, new_attempt) -> None:
-    attempt: AttemptDirectory = new_attempt(launcher="slurm")
-    twice = "echo '12|RUNNING|n1|N/A|N/A|N/A|None' && echo '9|CANCELLED|n1|N/A|N/A|N/A|None'"
-    tools(squeue=f"[[ $* == *--name=* ]] && {twice}")
+@pytest.mark.parametrize("study", ["study", "a, b", "a | b"])
+def test_a_submitter_that_died_is_followed(tools, tmp_path: Path, study: str) -> None:
+    """By what is ours of a job's name: squeue itself would part a list of names at commas."""
+    attempt, other = (TrialDirectory(tmp_path / study / "trials" / f"000{n}-abc").attempt(1) for n in (3, 4))
+    attempt.path.mkdir(parents=True)
+    jobs = {"12": attempt, "9": attempt, "13": other}
+    lines = [f"{id}|RUNNING|n1|N/A|N/A|N/A|None|{job_name(of)}\n" for id, of in jobs.items()]
+    (tmp_path / "jobs").write_text("".join(lines))
+    tools(squeue=f"[[ $* == *--name* ]] || cat {tmp_path}/jobs")
     assert SlurmLauncher().find(attempt) == "12", "the newest of that name"
     tools(squeue="true")
     assert SlurmLauncher().find(attempt) is None

@@ -300,6 +300,39 @@ def test_where_the_cluster_is(
         RayJobLauncher().submit(attempt)
 
 
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "not as a Ray dashboard does: '<html>'"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not as a Ray dashboard does: '{}'"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "no HTTP answer that can be read"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 9\r\n\r\n{}", "no HTTP answer that can be read"),
+        (b"\0\0\x12\x04\0\0\0\0\0\0\x03\x7f\xff", "no HTTP answer that can be read"),  # gRPC: the port of RAY_ADDRESS
+    ],
+    ids=["a page", "another service", "cut off", "an error cut off", "Ray's control service"],
+)
+def test_something_else_is_there(said: bytes, says: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    caller, _ = server.accept()
+                except OSError:
+                    return
+                with caller:
+                    caller.recv(4096)
+                    caller.sendall(said)
+
+        threading.Thread(target=serve, daemon=True).start()
+        where = f"http://127.0.0.1:{server.getsockname()[1]}"
+        (problem,) = unready(site(ray_address=where))
+        assert says in problem.why
+        looked = RayJobLauncher().states([str(JobId(where, "a", "/nowhere/trials/0-a/attempts/1"))])
+        assert [(s.state, says in s.reason) for s in looked.values()] == [(JobStatus.UNKNOWN, True)]
+        server.shutdown(socket.SHUT_RDWR)
+
+
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -126,6 +126,8 @@ def test_strangers_and_noise_change_nothing(meeting: tuple[RollCall, Presence]) 
         b'{"rank": 1, "token": "wrong"}\n',
         b'{"rank": 9}\n',
         b"[1]\n{torn",
+        b'{"rank": 1, "token": "\xc3\xa9\\ud800"}\n',
+        b"[" * 50_000 + b"\n",
         os.urandom(99),
     ):
         with socket.create_connection((place["address"], place["port"])) as s:
@@ -135,6 +137,19 @@ def test_strangers_and_noise_change_nothing(meeting: tuple[RollCall, Presence]) 
         presence.say(joined=2)
         both(call, presence, lambda: not call.missing())
     assert call.loss() is None
+
+
+def test_who_is_gone_before_he_was_let_in_is_no_trouble(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+
+    class Aborted:
+        def accept(self) -> None:
+            raise ConnectionAbortedError(103, "Software caused connection abort")
+
+    server, call._server = call._server, Aborted()  # type: ignore[assignment]
+    call.poll()
+    call._server = server
+    both(call, presence, lambda: call.members[1].line)
 
 
 def test_who_comes_late_hears_the_last_order(new_attempt: Callable[..., AttemptDirectory]) -> None:

@@ -15,6 +15,12 @@ from hysweep.launch.services import ServiceFailed, Services
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
 
+NO_HTTP = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    server.accept()[0].sendall(b"what do you want?")
+"""
 JUDGE = Path(__file__).parents[2] / "docs" / "examples" / "own_algorithm" / "judge.py"
 
 
@@ -57,6 +63,7 @@ def test_a_server_is_up_and_its_loss_is_noticed(services: Services) -> None:
     [
         (["python", "-c", "import sys; sys.exit('no model here')"], 20, "my-judge ended with 1: no model here"),
         (["sleep", "60"], 0.3, "was not up after 0 s: it said nothing"),
+        (["python", "-c", NO_HTTP, "{port}"], 1.0, "was not up after 1 s"),
     ],
 )
 def test_one_that_does_not_come_up_is_said_with_its_words(

@@ -65,6 +65,24 @@ def test_the_same_code_is_copied_once(code: Path, tmp_path: Path) -> None:
     assert len(list((study / "code").iterdir())) == 3
 
 
+def test_a_file_that_an_editor_takes_away_meanwhile(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / ".rewards.py.swp").write_text("")
+    files = room._files
+
+    def closes(source: Path) -> list[str]:
+        found = list(files(source))
+        (code / ".rewards.py.swp").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(room, "_files", closes)
+    job = snapshot(job_of(code), tmp_path / "study")
+    assert sorted(p.name for p in Path(job.overrides[0].partition("=")[2]).parent.iterdir()) == [
+        ".gitignore", "new.py", "rewards.py"
+    ]  # fmt: skip
+
+
 def test_what_would_be_copied_is_said_without_copying(code: Path, tmp_path: Path) -> None:
     said = snapshot(job_of(code), tmp_path / "study", writes=False)
     assert not (tmp_path / "study").exists()

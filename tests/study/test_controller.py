@@ -14,7 +14,7 @@ import yaml
 from hysweep.compose import Composer
 from hysweep.launch import JobState, JobStatus
 from hysweep.launch.sbatch import SET_UP_ENDED
-from hysweep.schema import BadInput
+from hysweep.schema import BadInput, Problem
 from hysweep.study import define, load_definition
 from hysweep.study.controller import Controller
 from hysweep.study.pruners import bar_of
@@ -170,6 +170,18 @@ def test_preemption_is_forgiven_as_often_as_it_comes(composer: Composer) -> None
     finish(directory, FakeLauncher(rising, {(0, n): Cause.PREEMPTED for n in range(1, 6)}))
     assert causes(directory) == [Cause.COMPLETED]
     assert len(directory.trials()[0].attempts()) == 6
+
+
+def test_progress_is_that_of_the_attempt_that_ended(composer: Composer) -> None:
+    """The scheduler began to run the job again, and its node was lost before it could take that attempt."""
+    directory = begin(composer, "rollout.n=2")
+    fake = FakeLauncher(rising, {(0, 1): Cause.TIMEOUT})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    trial = directory.trials()[0]
+    trial.attempt(2).prepare(trial.attempt(1).job() or {})
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and len(fake.submitted) == 2
 
 
 @pytest.mark.parametrize("cause", [Cause.CONFIG_ERROR, Cause.REWARD_ERROR])
@@ -701,12 +713,52 @@ def test_death_at_any_moment_of_a_change_of_the_cluster(composer: Composer, monk
     assert moment > 60, "the acts were counted"
 
 
+@contextmanager
+def dying_after(monkeypatch, owner: type, act: str, time: int):
+    """Die just after an act has been done so often."""
+    done, left = getattr(owner, act), [time]
+
+    def counted(*args, **kwargs):
+        result = done(*args, **kwargs)
+        left[0] -= 1
+        if not left[0]:
+            raise Crash
+        return result
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(owner, act, counted)
+        yield
+
+
+@pytest.mark.parametrize("composes", [True, False])
+def test_a_point_that_cannot_run_asks_for_no_job_after_a_crash_either(
+    composer: Composer, monkeypatch, composes: bool
+) -> None:
+    directory = begin(composer, "trainer.mini_batch_size=4,7")
+    if not composes:
+        point = Composer.point
+
+        def broken(self, fixed, space, values):
+            if values == {"trainer.mini_batch_size": 7}:
+                raise BadInput(Problem("trainer.mini_batch_size", 7, "does not compose", "give 4"))
+            return point(self, fixed, space, values)
+
+        monkeypatch.setattr(Composer, "point", broken)
+    fake = FakeLauncher(rising)
+    with dying_after(monkeypatch, StudyDirectory, "add_trial", 2):
+        finish(directory, fake)
+    finish(directory, fake)
+    assert len(fake.submitted) == 1 and causes(directory) == [Cause.COMPLETED, Cause.INFEASIBLE]
+    assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE", "PRUNED"]
+
+
 DAMAGE = {
     "gone": lambda raw: None,
     "empty": lambda raw: b"",
     "cut": lambda raw: raw[: len(raw) // 2],
     "cut within its head": lambda raw: raw[:9],
     "garbage after it": lambda raw: raw + b"\x80\x00\xff garbage",
+    "a line after it that nobody can follow": lambda raw: raw + b"[" * 100_000 + b"\n",
     "a foreign line after it": lambda raw: raw + b'{"level": "info"}\n[1]\n',
     "another one's": lambda raw: raw[raw.index(b"\n") + 1 :],
 }

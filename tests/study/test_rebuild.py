@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -82,8 +85,24 @@ def test_a_lost_ledger_is_booked_again(composer: Composer) -> None:
     finish(directory, fake := FakeLauncher(rising, {(0, 1): Cause.PREEMPTED}))
     before = [(e.trial, e.attempt, e.cause, e.gpu_hours) for e in directory.ledger()]
     (directory.path / "ledger.jsonl").write_text("torn")
+    foreign = {"event": "attempt_ended", "trial": 1, "attempt": None, "cause": "completed"}
+    with open(directory.path / "events.jsonl", "a") as events:
+        events.write(json.dumps(foreign) + "\n")
     again(directory, fake)
     assert [(e.trial, e.attempt, e.cause, e.gpu_hours) for e in directory.ledger()] == before
+
+
+def test_steps_of_an_attempt_that_was_gone_on_from_are_booked_as_such_again(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2", "study.promote={min_steps:2}", "trainer.total_steps=4",
+                      "trainer.save_every=2")  # fmt: skip
+    finish(directory, fake := FakeLauncher(rising, {(0, 2): Cause.PREEMPTED}))
+    trial = directory.trials()[0]
+    assert [e.cause for e in directory.ledger()] == [Cause.RUNG, Cause.PREEMPTED, Cause.COMPLETED]
+    trial.attempt(3).metrics_file.write_text('{"step": 4, "data": {"critic/score/mean": 0.4}}\n')
+    trial.attempt(2).metrics_file.write_text('{"step": 3, "data": {"critic/score/mean": 0.3}}\n')
+    (directory.path / "ledger.jsonl").unlink()
+    again(directory, fake)
+    assert [(e.productive > 0, e.wasted > 0.001) for e in directory.ledger()] == [(True, False)] * 3
 
 
 def test_a_trial_whose_directory_is_gone_is_named(composer: Composer) -> None:
@@ -91,6 +110,36 @@ def test_a_trial_whose_directory_is_gone_is_named(composer: Composer) -> None:
     finish(directory, fake := FakeLauncher(rising))
     shutil.rmtree(directory.trials()[1].path)
     assert "nothing of trial 1: its directory is gone" in again(directory, fake).restored
+
+
+def test_what_cannot_be_read_for_once_is_not_restored(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = begin(composer, "rollout.n=2")
+    finish(directory, fake := FakeLauncher(rising))
+    read_text, state = Path.read_text, directory.trials()[0].path / "state.json"
+    before = state.read_text()
+
+    def stale(path: Path, *more: str, **named: str) -> str:
+        if path == state:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return read_text(path, *more, **named)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Stale"):
+        patch.setattr(Path, "read_text", stale)
+        again(directory, fake)
+    assert state.read_text() == before and not again(directory, fake).restored
+
+
+def test_a_definition_that_may_not_be_read_is_not_called_damaged(
+    composer: Composer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = begin(composer, "rollout.n=2")
+
+    def denied(path: Path, *_: str, **__: str) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(BadInput, match=r"study\.yaml = unreadable: Permission denied"):
+        rebuild(directory)
 
 
 def test_a_definition_that_was_cut_off_is_none(composer: Composer) -> None:

@@ -13,11 +13,13 @@ from hysweep.report import read_study
 from hysweep.schema import BadInput
 from hysweep.study import define
 from hysweep.study.controller import Controller
+from hysweep.study.replicates import missing
+from hysweep.study.search import Search
 from hysweep.study.storage import _Journal
-from hysweep.track import Cause, StudyDirectory
+from hysweep.track import Cause, StudyDirectory, TrialDirectory
 
 from .fake import FakeLauncher
-from .test_controller import LR, begin, by_lr, causes, finish, optuna_trials, rising
+from .test_controller import LR, begin, by_lr, causes, dying_after, finish, optuna_trials, rising
 
 CLIP = "algorithm.clip_ratio_high"
 CONDITIONAL = (
@@ -267,6 +269,15 @@ def test_replicates_over_a_restart_and_a_failure(composer: Composer) -> None:
     assert "no multiple of the 2 seeds" in refused(composer, "space={rollout.n: [2,4], seeds: 2}", "study.n_trials=3")
 
 
+def test_what_is_missing_is_found_by_one_look_at_each_trial(tmp_path, monkeypatch) -> None:
+    study, looked = StudyDirectory(tmp_path / "s"), []
+    trials = [study.add_trial(n, f"a{n}", "", {"rollout.n": n // 2, "trainer.seed": n % 2}) for n in range(19)]
+    point = TrialDirectory.point
+    monkeypatch.setattr(TrialDirectory, "point", lambda trial: looked.append(trial) or point(trial))
+    assert missing(trials, [0, 1]) == (18, 1) and missing(trials, [0]) is None
+    assert looked == trials
+
+
 def test_a_point_that_cannot_run_is_not_tried_with_another_seed(composer: Composer) -> None:
     directory = begin(composer, "space={trainer.mini_batch_size: [4,7], seeds: 2}")
     finish(directory, fake := FakeLauncher(rising))
@@ -357,6 +368,17 @@ def test_the_best_are_confirmed_with_new_seeds(composer: Composer) -> None:
     assert "trainer.seed is searched" in refused(composer, "trainer.seed=1,2", "study.confirm.top=1")
 
 
+def test_the_best_is_confirmed_also_where_its_file_was_damaged(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2,4", "study.confirm={top:1,seeds:1}")
+    fake = FakeLauncher(lambda p, a: [p["rollout.n"] / 10] * 2)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        while len(causes(directory)) < 2 or None in causes(directory):
+            c.tick(asks=len(causes(directory)) < 2)
+    directory.trials()[1].config_file.write_text("{torn: [")
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3
+
+
 def test_confirmation_over_restarts_and_with_replicates(composer: Composer) -> None:
     whole = begin(composer, "space={rollout.n: [2,4], seeds: 2}", "study.confirm={top:1,seeds:3}")
     fake = FakeLauncher(lambda p, a: [p["rollout.n"] / 10] * 2)
@@ -368,6 +390,18 @@ def test_confirmation_over_restarts_and_with_replicates(composer: Composer) -> N
     assert [p["rollout.n"] for p in points(whole)].count(4) == 5
     told = [t for t in optuna_trials(whole) if t.state.name == "COMPLETE"]
     assert [t.value for t in told] == [pytest.approx(0.2), pytest.approx(0.4)]
+
+
+def test_a_confirmation_whose_asking_was_cut_short_is_one_all_the_same(composer: Composer, monkeypatch) -> None:
+    """It runs to its end whatever a pruner says, and the sampler hears nothing of it."""
+    ask = ("rollout.n=2,4", "study.confirm={top:1,seeds:1}", "study.pruner={name:threshold,low:0.05}")
+    directory = begin(composer, *ask)
+    fake = FakeLauncher(lambda p, a: [0.0 if "trainer.seed" in p else p["rollout.n"] / 10] * 3)
+    with dying_after(monkeypatch, Search, "replicate", 1):
+        finish(directory, fake)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] * 3
+    assert [t.state.name for t in optuna_trials(directory)] == ["COMPLETE", "COMPLETE", "FAIL"]
 
 
 def test_a_result_of_another_study_is_taken_where_that_is_asked_for(composer: Composer) -> None:
@@ -388,6 +422,16 @@ def test_a_result_of_another_study_is_taken_where_that_is_asked_for(composer: Co
         again = begin(composer, "rollout.n=2", f"study.name={name}", "study.reuse=true", more)
         finish(again, other := FakeLauncher(rising))
         assert len(other.submitted) == 1, name
+
+
+def test_a_result_of_another_study_is_taken_after_a_crash_too(composer: Composer, monkeypatch) -> None:
+    finish(begin(composer, "rollout.n=2", "study.name=old"), FakeLauncher(rising))
+    new = begin(composer, "rollout.n=2", "study.name=new", "study.reuse=true")
+    fake = FakeLauncher(rising)
+    with dying_after(monkeypatch, StudyDirectory, "add_trial", 1):
+        finish(new, fake)
+    finish(new, fake)
+    assert not fake.submitted and causes(new) == [Cause.COMPLETED]
 
 
 def test_a_root_may_begin_with_ones_home(composer: Composer, tmp_path, monkeypatch) -> None:

@@ -24,10 +24,10 @@ from hysweep.study.controller import Controller
 from hysweep.study.ledger import Ledger
 from hysweep.study.rebuild import rebuild
 from hysweep.study.stopping import last_mark
-from hysweep.track import Booking, Cause, Claim, StudyDirectory
+from hysweep.track import Booking, Cause, Claim, StudyDirectory, TrialDirectory
 
 from .fake import FakeLauncher
-from .test_controller import begin, causes, finish, rising
+from .test_controller import begin, causes, dying_after, finish, rising
 
 
 def ticks(directory: StudyDirectory, fake: FakeLauncher, n: int, **more) -> None:
@@ -53,6 +53,38 @@ def test_a_pause_holds_what_waits_and_lets_go_on_what_runs(composer: Composer) -
     finish(directory, fake)
     assert causes(directory) == [Cause.COMPLETED] * 3 and not fake.held
     assert all(len(t.attempts()) == 1 for t in directory.trials())
+
+
+def test_a_release_that_the_scheduler_did_not_hear_is_said_again(composer: Composer) -> None:
+    directory = begin(composer, "rollout.n=2")
+    fake = FakeLauncher(rising, queued_for=5)
+    ticks(directory, fake, 1)
+    directory.request_pause()
+    ticks(directory, fake, 2)
+    assert fake.held
+    directory.withdraw_pause()
+    hold, calls = fake.hold, []
+
+    def deaf_at_first(job_ids, release=False):
+        calls.append(release)
+        return hold(job_ids, release) if len(calls) > 2 else True
+
+    fake.hold = deaf_at_first  # type: ignore[method-assign]
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and calls == [True] * 3
+    assert not directory.trials()[0].state().is_held
+
+
+def test_all_that_is_to_stop_is_cancelled_by_one_call(composer: Composer) -> None:
+    """One for each would hold a step up, as long as the scheduler does not answer, for that of all of them."""
+    directory = begin(composer, "rollout.n=2,4,8", "study.max_parallel=3")
+    fake = FakeLauncher(rising, queued_for=5)
+    ticks(directory, fake, 1)
+    directory.request_cancel()
+    cancel, calls = fake.cancel, []
+    fake.cancel = lambda ids: calls.append(list(ids)) or cancel(calls[-1])  # type: ignore[method-assign, func-returns-value]
+    finish(directory, fake)
+    assert causes(directory) == [Cause.CANCELLED] * 3 and [len(ids) for ids in calls] == [3]
 
 
 def test_a_full_disk_pauses_the_study_until_somebody_made_room(composer: Composer, tmp_path: Path) -> None:
@@ -452,6 +484,18 @@ def test_people_are_told_once_of_each_event(composer: Composer) -> None:
     assert end["trials"] == 3 and end["best"] == pytest.approx(0.4) and end["study"] == directory.name
     texts = (directory.path / "texts").read_text()
     assert "failure" in texts and "trial 1" in texts and "diverged" in texts
+
+
+def test_people_are_told_of_a_failure_after_a_crash_too(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = begin(composer, "rollout.n=2")
+    changes = {"notify": Notify(command=f"cd {directory.path}; cat >> told.jsonl", events=["failure"])}
+    fake = FakeLauncher(rising, {(0, 1): Cause.DIVERGED})
+    with dying_after(monkeypatch, TrialDirectory, "save", 3):  # submitting, submitted, ended
+        finish(directory, fake, changes)
+    assert causes(directory) == [Cause.DIVERGED]
+    for _ in range(2):
+        finish(directory, fake)
+    assert [e["event"] for e in notified(directory)] == ["failure"]
 
 
 @pytest.mark.parametrize("command", ["exit 3", "/no/such/thing", "sleep 100"])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.track import checkpoint_step, set_aside, settle_note, superfluous
+from hysweep.track import checkpoint_step, exactly, set_aside, settle_note, superfluous
 
 
 @pytest.fixture
@@ -39,6 +41,35 @@ def test_what_is_set_aside_is_no_checkpoint_and_is_found_again(checkpoints: Path
     aside = set_aside(superfluous(checkpoints, kept=1))
     assert sorted(p.name for p in checkpoints.glob("global_step_*")) == ["global_step_15"]
     assert sorted(superfluous(checkpoints, kept=1)) == sorted(aside), "whoever was killed while removing goes on"
+
+
+@pytest.mark.parametrize("what", ["the note", "the list", "a part"])
+def test_what_cannot_be_read_for_once_is_neither_torn_nor_gone(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for folder in checkpoints.glob("*/actor"):
+        archive(folder / "model_world_size_1_rank_0.pt")
+    stale = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    owner, act, place = {
+        "the note": (Path, "read_text", checkpoints / NOTE),
+        "the list": (os, "listdir", checkpoints),
+        "a part": (os, "scandir", str(checkpoints / "global_step_15" / "actor")),
+    }[what]
+    done = getattr(owner, act)
+
+    def strike(path: Path | str, *more: object, **named: object) -> object:
+        if path == place:
+            raise stale
+        return done(path, *more, **named)
+
+    with monkeypatch.context() as patch, exactly():
+        patch.setattr(owner, act, strike)
+        with pytest.raises(OSError, match="Stale"):
+            settle_note(checkpoints)
+        if what != "a part":
+            with pytest.raises(OSError, match="Stale"):
+                superfluous(checkpoints, kept=1)
+    assert checkpoint_step(checkpoints) == 15 and len(list(checkpoints.glob("global_step_*"))) == 4
 
 
 def test_without_a_note_nothing_is_whole(checkpoints: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from hysweep.track import (
     Status,
     StudyDirectory,
     append_line,
+    exactly,
     read_json,
     read_lines,
     write_json,
@@ -95,6 +97,23 @@ def test_null_is_no_number(study: StudyDirectory) -> None:
     )
     [(step, value)] = trial.curve("s")
     assert step == 1 and value != value
+
+
+def test_a_file_that_cannot_be_read_for_once_is_named() -> None:
+    """Of this one every read fails."""
+    broken = Path("/proc/self/mem")
+    assert read_json(broken) is None and list(read_lines(broken)) == []
+    with exactly():
+        for read in (read_json, lambda path: list(read_lines(path))):
+            with pytest.raises(OSError, match="/proc/self/mem") as caught:
+                read(broken)
+            assert caught.value.errno == errno.EIO
+
+
+def test_trials_are_in_the_order_of_their_numbers(study: StudyDirectory) -> None:
+    for number in (10_001, 9_999, 3):
+        study.add_trial(number, f"a{number}", "", {})
+    assert [t.number for t in study.trials()] == [3, 9_999, 10_001]
 
 
 def test_attempts_are_in_the_order_of_their_numbers(study: StudyDirectory) -> None:

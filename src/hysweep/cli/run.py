@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,19 @@ from omegaconf import OmegaConf
 
 from hysweep.check.site import heard_of
 from hysweep.cli.desk import print_problems, refuse_empty
-from hysweep.cli.study import drive, shown
+from hysweep.cli.study import RETRY_S, drive, shown
 from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.compose.launcher_settings import LAUNCHED_BY, LAUNCHER, SWEEPER, as_overrides
 from hysweep.embedded.assets import cache_root
+from hysweep.launch import Launcher, launcher
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.inside import InsideLauncher, allocation, join
 from hysweep.report import read_study
 from hysweep.schema import BadInput, Problem, Unsaid, suggest
-from hysweep.study import NothingFeasible, begin, define
+from hysweep.study import Begun, NothingFeasible, begin, define
 from hysweep.study.controller import Controller
+from hysweep.study.storage import Unreachable
+from hysweep.track import PASSING
 
 HYDRA_FLAGS = (
     "--cfg",
@@ -172,13 +175,11 @@ def run_inside(arguments: list[str], config_dirs: Sequence[Path], here: Allocati
         join(here, definition.directory.path)
         return None
     begun = begin(composer.compose(words), composer, ["hysweep", "run", *arguments])
-    launcher = InsideLauncher(here, begun.directory.path)
+    inside = InsideLauncher(here, begun.directory.path)
     try:
-        with Controller(begun.directory, begun.changes, lambda name: launcher) as controller:
-            while controller.tick():
-                time.sleep(definition.study.poll_s)
+        drive_all([begun], lambda name: inside)
     finally:
-        launcher.over()
+        inside.over()
     record = read_study(begun.directory)
     if record.best is None:
         raise RuntimeError("; ".join(t.state.reason for t in record.trials) or "no trial completed")
@@ -194,11 +195,32 @@ def launch_each(trials: Sequence[Sequence[str]], config_dirs: Sequence[Path]) ->
     for words in trials:
         composer = Composer(config_dirs)
         begun.append(begin(composer.compose(words), composer, ["hysweep", "run", *words]))
-    with ExitStack() as stack:
-        controllers = [stack.enter_context(Controller(b.directory, b.changes)) for b in begun]
-        while [c for c in controllers if c.tick()]:
-            time.sleep(min(b.definition.study.poll_s for b in begun))
+    drive_all(begun)
     return [read_study(b.directory).best_value for b in begun]
+
+
+def drive_all(begun: Sequence[Begun], launchers: Callable[[str], Launcher] = launcher) -> None:
+    """Studies to their ends, side by side. A disk that is full or away, and a database, are waited for."""
+    poll_s = min((b.definition.study.poll_s for b in begun), default=0.0)
+    while True:
+        try:
+            with ExitStack() as stack:
+                controllers = [stack.enter_context(Controller(b.directory, b.changes, launchers)) for b in begun]
+                while [c for c in controllers if _goes_on(c)]:
+                    time.sleep(poll_s)
+            return
+        except OSError as e:
+            if e.errno not in PASSING:
+                raise
+            click.echo(f"hysweep: {e}; trying again, jobs go on meanwhile", err=True)
+            time.sleep(RETRY_S)
+
+
+def _goes_on(controller: Controller) -> bool:
+    try:
+        return controller.tick()
+    except Unreachable:
+        return True
 
 
 # The command line before Hydra had it; empty where Hydra's own command is at work.

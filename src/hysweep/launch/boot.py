@@ -22,7 +22,7 @@ from hysweep.launch.allocation import Allocation
 from hysweep.launch.command import identity, ray_command, ray_settings
 from hysweep.launch.roll import Loss, RollCall
 from hysweep.schema.job import Job
-from hysweep.track import AttemptDirectory, Cause
+from hysweep.track import FULL, AttemptDirectory, Cause
 
 BOOTS = 3
 STOP_GRACE = 1.0  # seconds; Ray drains for up to 30, with nothing left to drain
@@ -122,7 +122,7 @@ class Ray:
         return f"ray start ended with exit code {code}" + (f": {said}" if said else "")
 
     def said(self) -> str:
-        return _end_of(self.log, self._said_before)
+        return end_of(self.log, self._said_before)
 
     def stop(self) -> None:
         if self.child:
@@ -160,6 +160,8 @@ class RayCluster:
             try:
                 self.roll = RollCall(attempt, allocation, job.site.network_interface, job.site.silent_after_s)
             except OSError as e:
+                if e.errno in FULL:
+                    raise  # of the disk that all share: no fault of this node
                 raise BootFailed(Cause.RAY_BOOT, f"{allocation.name}: {e}", allocation.name) from e
 
     @property
@@ -259,9 +261,9 @@ def gpus_offered(temporary: Path | None) -> float | None:
         with suppress(OSError):
             argv = Path(f"/proc/{p.pid}/cmdline").read_text(errors="replace").split("\0")
             if f"--temp_dir={temporary}" in argv:
-                resources = next(a for a in argv if a.startswith("--static_resource_list="))
-                found = re.search(r"(?:[=,])GPU,([\d.]+)", resources)
-                return float(found[1]) if found else 0.0
+                for resources in (a for a in argv if a.startswith("--static_resource_list=")):
+                    found = re.search(r"(?:[=,])GPU,([\d.]+)", resources)
+                    return float(found[1]) if found else 0.0
     return None
 
 
@@ -367,7 +369,7 @@ def free_port() -> int:
 def _is_free(port: int) -> bool:
     with socket.socket() as s:
         try:
-            s.bind(("127.0.0.1", port))
+            s.bind(("", port))  # at any address: Ray and servers of rewards listen at that of a network
         except OSError:
             return False
         return True
@@ -394,7 +396,8 @@ def _size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-def _end_of(log: Path, since: int) -> str:
+def end_of(log: Path, since: int = 0) -> str:
+    """At most its last 64 KiB."""
     try:
         with open(log, "rb") as file:
             file.seek(max(since, _size(log) - 65536))

@@ -17,11 +17,15 @@ from hysweep.launch import command, processes
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.local import LocalLauncher
 from hysweep.launch.protocol import JobState
+from hysweep.launch.remains import say
 from hysweep.schema import BadInput, Problem
 from hysweep.schema.job import Job
-from hysweep.track import AttemptDirectory, append_line, read_lines
+from hysweep.track import AttemptDirectory, StudyDirectory, append_line, read_lines
+from hysweep.track.files import age
 
 _LOOK = 0.5
+# Who drives a study signs for it twice a minute. A first node that cannot even begin says nothing either.
+_GONE_S = 600.0
 
 
 def allocation(environment: Mapping[str, str]) -> Allocation | None:
@@ -57,8 +61,7 @@ class InsideLauncher(LocalLauncher):
         return job_id
 
     def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
-        for child in self._children:
-            child.poll()
+        self._children = [child for child in self._children if child.poll() is None]
         return super().states(job_ids)
 
     def over(self) -> None:
@@ -67,16 +70,22 @@ class InsideLauncher(LocalLauncher):
 
 
 def join(here: Allocation, study: Path) -> None:
-    """On every other node: take part in each attempt until the first node says that it is over."""
-    meeting = _meeting(here, study)
-    joined = 0
+    """On every other node: take part in each attempt until the first node says that it is over, or is gone."""
+    meeting, driver = _meeting(here, study), StudyDirectory(study).driver_file
+    joined, heard = 0, time.monotonic()
     while True:
         lines = list(read_lines(meeting))
         for line in lines[joined:]:
             if "over" in line:
                 return
             _node(Path(line["attempt"])).wait()
+            heard = time.monotonic()
         joined = len(lines)
+        if time.monotonic() - heard > _GONE_S:
+            heard, signed = time.monotonic(), age(driver)
+            if signed is None or signed > _GONE_S:
+                say(f"leaves: the first node has not been heard of for {_GONE_S:.0f} s")
+                return
         time.sleep(_LOOK)
 
 

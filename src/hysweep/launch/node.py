@@ -40,12 +40,15 @@ from hysweep.schema.job import Job
 from hysweep.schema.versions import installed, unfit
 from hysweep.track import (
     ACTIONS,
+    FULL,
+    PASSING,
     AttemptDirectory,
     Cause,
     Claim,
     End,
     Phase,
     checkpoint_step,
+    exactly,
     set_aside,
     settle_note,
     superfluous,
@@ -60,6 +63,7 @@ LOOK = 1.0  # seconds between looks at the files
 POLL = 0.1  # while something is expected to come up
 PULSE = 15.0  # the age of node.json is the age of the last sign that the node lives
 DRIVER_GRACE = 4.0
+WRITES_WITHIN = 300.0
 LAST_WORDS = 2.0  # what the driver, or another node, has to say of an end that is clear
 # What all of the above and Ray's own grace add up to, with room for a loaded machine: who waits longer may kill.
 STOPS_WITHIN = 30.0
@@ -124,16 +128,29 @@ class Node:
         except BootFailed as failed:
             end = End(failed.cause, Phase.START, reason=str(failed), nodes=failed.nodes)
         except Exception as e:
-            traceback.print_exc()
-            end = End(Cause.UNKNOWN, self._phase(), reason=f"the node failed: {type(e).__name__}: {e}")
+            say(traceback.format_exc())
+            cause = Cause.DISK_FULL if isinstance(e, OSError) and e.errno in FULL else Cause.UNKNOWN
+            end = End(cause, self._phase(), reason=f"the node failed: {type(e).__name__}: {e}")
         say(f"{end.cause}: {end.reason}" if end.reason else str(end.cause))
         self._tear_down()
         end = replace(end, started=self.started, ended=time.time())
         if is_of(self.attempt, self.who.pid):
-            self.attempt.finish(end)
+            self._write_down(end)
         if self._may_requeue:
             self._requeue(end)
         return end
+
+    def _write_down(self, end: End) -> None:
+        """Without its end a training that is done would run again, so a disk that is full or away is waited for."""
+        until = time.monotonic() + WRITES_WITHIN
+        while True:
+            try:
+                return self.attempt.finish(end)
+            except OSError as e:
+                if e.errno not in PASSING or time.monotonic() > until:
+                    raise
+                say(f"the end cannot be written down: {e}")
+                time.sleep(LOOK)
 
     def _live(self) -> End:
         written = self.attempt.job()
@@ -177,10 +194,11 @@ class Node:
     def _make_room(self, job: Job, environment: dict[str, str]) -> None:
         """Begin to remove checkpoints that are torn or that earlier attempts kept beyond their number."""
         checkpoints = self.attempt.trial.checkpoints
-        for torn in settle_note(checkpoints):
-            say(f"not gone on from {torn}")
-        self.saved_before = checkpoint_step(checkpoints)
-        doomed = set_aside(superfluous(checkpoints, job.checkpoints_kept))
+        with exactly():  # what cannot be read for once is neither torn nor gone
+            for torn in settle_note(checkpoints):
+                say(f"not gone on from {torn}")
+            self.saved_before = checkpoint_step(checkpoints)
+            doomed = set_aside(superfluous(checkpoints, job.checkpoints_kept))
         if doomed:
             say("removing " + ", ".join(path.name for path in doomed))
             processes.spawn(["rm", "-rf", *map(str, doomed)], environment, self.attempt.node_log, self.attempt.path)
@@ -301,8 +319,9 @@ class Node:
             raise Stopped(Cause.REWARD_ERROR, told)
         if lost := self.services.loss():
             raise Stopped(Cause.REWARD_ERROR, lost)
-        if (said := self.attempt.last_progress()) != self._said:  # when, by a clock that need not be ours
-            self._said, self._heard = said, time.monotonic()
+        with suppress(OSError):  # a file system that is away for a while
+            if (said := self.attempt.last_progress()) != self._said:  # when, by a clock that need not be ours
+                self._said, self._heard = said, time.monotonic()
         quiet = time.monotonic() - self._heard
         if quiet > self.job.hung_after_min * 60:
             if self.cluster:

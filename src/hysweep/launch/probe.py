@@ -207,7 +207,8 @@ class Probe:
             return Finding("all-reduce", False, lines[-1][:300] if lines else "ended without a word", cure, True)
         if self.allocation.rank:
             return Finding("all-reduce", True, "done; the first node has the figures", is_needed=True)
-        found = json.loads(said[0].strip().splitlines()[-1])
+        # libraries may say something after it, too
+        found = json.loads(next(line for line in reversed(said[0].splitlines()) if line.startswith("{")))
         text = (
             f"{ranks} GPUs, 256 MiB in {found['milliseconds']:.1f} ms, {found['gb_s']:.0f} GB/s, NCCL {found['nccl']}"
         )

@@ -57,16 +57,16 @@ class JobState:
         """Whether it is a job of this attempt, or of an earlier one of its trial that the scheduler runs again: one
         that was killed may give the number of a job that it has forgotten to somebody else's."""
         trial = attempt.trial
-        return not self.name or any(self.name.endswith(_mark(trial.attempt(n))) for n in range(attempt.number, 0, -1))
+        return not self.name or any(self.name.endswith(mark(trial.attempt(n))) for n in range(attempt.number, 0, -1))
 
 
 def job_name(attempt: AttemptDirectory) -> str:
     """Readable, and of this attempt alone: a submitter that died is followed by its name."""
-    return f"{attempt.trial.path.parent.parent.name}-{_mark(attempt)}"
+    return f"{attempt.trial.path.parent.parent.name}-{mark(attempt)}"
 
 
 @lru_cache(4096)  # a controller asks at every look, of each job in flight
-def _mark(attempt: AttemptDirectory) -> str:
+def mark(attempt: AttemptDirectory) -> str:
     """What its job's name ends in, however the scheduler takes that of a study, which may be anything."""
     digest = hashlib.sha256(os.fsencode(command.identity(attempt))).hexdigest()[:8]
     return f"{attempt.trial.path.name.partition('-')[0]}-a{attempt.number}-{digest}"

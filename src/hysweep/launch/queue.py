@@ -167,15 +167,15 @@ def states(jobs: Iterable[str], missed: dict[str, float] | None = None) -> dict[
             answers[job] = JobState(JobStatus.ENDED, "the scheduler knows the job no more", is_lost=True)
         else:  # what runs would be run again
             answers[job] = JobState(JobStatus.UNKNOWN, "the scheduler says what cannot be read")
-    for job in set(missed) & set(found):
+    for job in [j for j in missed if j not in answers or answers[j].state is not JobStatus.UNKNOWN]:
         del missed[job]
     return answers
 
 
-def named(name: str) -> str | None:
-    """The newest job of this name, or None. Raises NoAnswer."""
-    found = read_squeue(_ask(["squeue", "--me", "--noheader", "--states=all", f"--name={name}", f"--format={_SQUEUE}"]))
-    return max((r.job for r in found), key=lambda j: (len(j), j), default=None)
+def named(ending: str) -> str | None:
+    """The newest job whose name ends so, or None. Raises NoAnswer."""
+    found = read_squeue(_ask(["squeue", "--me", "--noheader", "--states=all", f"--format={_SQUEUE}"]))
+    return max((r.job for r in found if r.name.endswith(ending)), key=lambda j: (len(j), j), default=None)
 
 
 def submitted_by_me() -> int:

@@ -17,8 +17,9 @@ import shlex
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,12 +106,11 @@ class RayJobLauncher:
         job = Job.from_dict(written)
         try:
             ray = Dashboard(address(job.site))
-        except BadInput as e:
-            raise Refused.of(e.problems[0]) from e
-        job_id = JobId(ray.address, _name(attempt), command.identity(attempt))
-        try:
+            job_id = JobId(ray.address, _name(attempt), command.identity(attempt))
             if ray.job(job_id.name) is None:
                 self._submit(ray, job, attempt, job_id.name)
+        except BadInput as e:
+            raise Refused.of(e.problems[0]) from e
         except NoAnswer as e:
             raise Busy(str(e)) from e
         return str(job_id)
@@ -225,18 +225,18 @@ class Dashboard:
         self._within = within
 
     def version(self) -> str:
-        return str(json.loads(self._ask("GET", "/api/version"))["ray_version"])
+        return str(self._read("/api/version", lambda v: isinstance(v, dict) and "ray_version" in v)["ray_version"])
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """All that were submitted, by name."""
-        return {j["submission_id"]: j for j in json.loads(self._ask("GET", "/api/jobs/")) if j.get("submission_id")}
+        found = self._read("/api/jobs/", lambda v: isinstance(v, list) and all(isinstance(j, dict) for j in v))
+        return {j["submission_id"]: j for j in found if j.get("submission_id")}
 
     def job(self, name: str) -> dict[str, Any] | None:
         try:
-            found = json.loads(self._ask("GET", f"/api/jobs/{name}"))
+            return dict(self._read(f"/api/jobs/{name}", lambda v: isinstance(v, dict)))
         except _NotThere:
             return None
-        return found if isinstance(found, dict) else None
 
     def upload(self, name: str, package: bytes) -> None:
         try:
@@ -256,6 +256,13 @@ class Dashboard:
         with suppress(_NotThere):
             self._ask("POST", f"/api/jobs/{name}/stop", b"")
 
+    def _read(self, path: str, is_right: Callable[[Any], bool]) -> Any:
+        said = self._ask("GET", path)
+        with suppress(ValueError, RecursionError):
+            if is_right(found := json.loads(said)):
+                return found
+        raise NoAnswer(f"{self.address} answers, but not as a Ray dashboard does: {said[:60]!r}")
+
     def _ask(self, method: str, path: str, body: bytes | None = None, within: float | None = None) -> str:
         request = urllib.request.Request(self.address + path, body, method=method)
         if body is not None:
@@ -264,12 +271,14 @@ class Dashboard:
         if ours := token(os.environ):
             request.add_header("Authorization", f"Bearer {ours}")
         try:
-            with urllib.request.urlopen(request, timeout=within or self._within) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as e:
-            said = e.read().decode(errors="replace").strip()
-            raise self._no(e.code, said) from e
-        except (OSError, ValueError) as e:  # no connection, or something that is no HTTP
+            try:
+                with urllib.request.urlopen(request, timeout=within or self._within) as answer:
+                    return str(answer.read().decode())
+            except urllib.error.HTTPError as e:
+                raise self._no(e.code, e.read().decode(errors="replace").strip()) from e
+        except HTTPException as e:  # as at the port of Ray's control service, or where an answer was cut off
+            raise NoAnswer(f"{self.address} gives no HTTP answer that can be read ({type(e).__name__})") from e
+        except (OSError, ValueError) as e:
             why = getattr(e, "reason", None) or e
             raise NoAnswer(f"{self.address} does not answer: {why}") from e
 

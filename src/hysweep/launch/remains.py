@@ -56,4 +56,5 @@ def end_all(
 
 
 def say(text: str) -> None:
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+    with suppress(OSError):  # the log lies on a disk that may be full: there is more to do than to talk
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)

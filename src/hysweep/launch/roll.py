@@ -103,7 +103,7 @@ class Line:
             self._in += more
         *lines, self._in = self._in.split(b"\n")
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 message = json.loads(line)
                 if isinstance(message, dict):
                     yield message
@@ -171,7 +171,7 @@ class RollCall:
                 member.line.say(**order)
 
     def poll(self) -> None:
-        with suppress(BlockingIOError):
+        with suppress(OSError):  # nobody more, or somebody who is gone again
             while True:
                 self._strangers.append(Line(self._server.accept()[0], self._silence))
         for line in list(self._strangers):
@@ -230,7 +230,7 @@ class RollCall:
     def _admit(self, line: Line, message: dict[str, Any]) -> None:
         """Somebody's first words: the token and its rank."""
         rank = message.get("rank")
-        is_known = hmac.compare_digest(str(message.get("token", "")), self.token)
+        is_known = hmac.compare_digest(ascii(message.get("token")), ascii(self.token))
         if line not in self._strangers or not is_known or not isinstance(rank, int) or rank not in self.members:
             line.close()
             return

@@ -14,12 +14,13 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from hysweep.launch import processes
 from hysweep.launch.allocation import Allocation, address_towards
-from hysweep.launch.boot import free_port
+from hysweep.launch.boot import end_of, free_port
 from hysweep.rewards.router import variable
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory
@@ -98,7 +99,7 @@ class Services:
 
 def _is_up(service: Service) -> bool:
     """Any answer but an error of the server's own."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, HTTPException):
         try:
             with urllib.request.urlopen(service.health, timeout=LOOK_S):
                 return True
@@ -108,7 +109,5 @@ def _is_up(service: Service) -> bool:
 
 
 def _last_words(log: Path) -> str:
-    with suppress(OSError):
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        return " | ".join(lines[-3:])[:400] or "it said nothing"
-    return "it said nothing"
+    lines = [line for line in end_of(log).splitlines() if line.strip()]
+    return " | ".join(lines[-3:])[:400] or "it said nothing"

@@ -18,7 +18,7 @@ from pathlib import Path
 from hysweep.check.keys import is_said
 from hysweep.check.site import FIELD_OF, LAUNCHERS, option_of
 from hysweep.launch import command, queue
-from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused, job_name
+from hysweep.launch.protocol import Busy, JobState, JobStatus, Refused, job_name, mark
 from hysweep.launch.sbatch import python_of, script
 from hysweep.launch.snapshot import snapshot
 from hysweep.schema import BadInput, Cluster
@@ -118,7 +118,7 @@ class SlurmLauncher:
         if claim is not None and claim.job:
             return claim.job
         try:
-            return queue.named(job_name(attempt))
+            return queue.named(mark(attempt))
         except queue.NoAnswer as e:
             raise Busy(str(e)) from e
 
@@ -173,7 +173,7 @@ class SlurmLauncher:
             raise Refused("there is no sbatch here: log in to a node that can submit") from e
         except subprocess.TimeoutExpired as e:
             raise Busy(f"sbatch did not answer within {_SUBMITS_WITHIN:.0f} s") from e
-        job_id = re.match(r"(\d+)", done.stdout.strip())
+        job_id = re.search(r"(?m)^(\d+)(?:;.*)?$", done.stdout)  # a site's own sbatch may say more
         if done.returncode == 0 and job_id:
             return job_id[1]
         said = " ".join(

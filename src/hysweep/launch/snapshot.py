@@ -15,6 +15,7 @@ from hysweep.schema import BadInput, Problem
 from hysweep.schema.job import Job
 
 _MOST = 256 * 2**20  # bytes; what is larger is no code
+_LOOKS = 5
 _SKIPPED = {".git", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", "node_modules"}
 
 
@@ -43,6 +44,17 @@ def _moved(text: str, moved: dict[str, str]) -> str:
 
 
 def _copy(source: Path, into: Path, writes: bool) -> Path:
+    """Somebody may be editing there: where a file goes meanwhile it is looked at again."""
+    for left in reversed(range(_LOOKS)):
+        try:
+            return _copy_once(source, into, writes)
+        except FileNotFoundError:
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _copy_once(source: Path, into: Path, writes: bool) -> Path:
     """``into/<hash of the content>/<name>``, made as one step."""
     if not source.is_dir():
         raise BadInput(Problem("cluster.code", source, "there is no such directory", "name one with code"))

@@ -13,7 +13,6 @@ from contextlib import suppress
 from hysweep.launch.sbatch import SET_UP_ENDED
 from hysweep.schema import BadInput
 from hysweep.schema.hostlist import hosts
-from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, End, Phase
 
 _TAIL = 65536  # bytes
@@ -44,7 +43,7 @@ def unsaid(attempt: AttemptDirectory) -> End | None:
     with open(logs[-1], "rb") as file:
         file.seek(max(0, logs[-1].stat().st_size - _TAIL))
         text = file.read().decode(errors="replace")
-    return read_unsaid([line.strip() for line in text.splitlines() if line.strip()], Job.from_dict(written).nodes)
+    return read_unsaid([line.strip() for line in text.splitlines() if line.strip()], written.get("nodes", 1))
 
 
 def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:

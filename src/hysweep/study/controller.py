@@ -75,6 +75,7 @@ from hysweep.track import (
     Verdict,
     checkpoint_step,
     curve_of,
+    exactly,
     logged,
     matching,
     now,
@@ -145,6 +146,7 @@ class Controller:
     def __enter__(self) -> Controller:
         return self.enter()
 
+    @exactly()
     def enter(self, wait_s: float = 0.0) -> Controller:
         """Take the study. Raises BadInput when another controller has it, still after `wait_s` seconds, and when its
         jobs are those of another directory."""
@@ -170,10 +172,9 @@ class Controller:
         self._trials = Trials(self.directory)
         self._ledger = Ledger(self.directory)
         self._notifier = Notifier(self.directory, self.definition.study.notify)
-        space, confirms = self.definition.space, self.definition.study.confirm.top > 0
-        self._confirmations = {t.number for t in self._trials if confirms and is_confirmation(t.point(), space)}
+        self._confirmations = {t.number for t in self._trials if self._confirms(t.point())}
         searched = ((t, self._trials.state(t)) for t in self._searched)
-        self._progress = Progress(self.definition.study, outcomes(searched, space.seeds))
+        self._progress = Progress(self.definition.study, outcomes(searched, self.definition.space.seeds))
         self._is_confirmed = False
         storage = open_storage(self.definition.study, self.directory)
         with reaching():
@@ -191,6 +192,7 @@ class Controller:
 
     # --- the step
 
+    @exactly()
     def tick(self, asks: bool = True) -> bool:
         """One step. True while there is something left to wait for. `asks=False` begins no new trial.
 
@@ -297,8 +299,13 @@ class Controller:
         """The trials but for those that confirm."""
         return [t for t in self._trials if t.number not in self._confirmations]
 
+    def _confirms(self, point: dict[str, object]) -> bool:
+        return self.definition.study.confirm.top > 0 and is_confirmation(point, self.definition.space)
+
     def _unconfirmed(self) -> tuple[int, int] | None:
-        found = unconfirmed(list(self._trials), self._confirmations, self.definition.study, self.definition.space)
+        study, space = self.definition.study, self.definition.space
+        trials, done = list(self._trials), self._confirmations
+        found = unconfirmed(trials, done, study, space, lambda lead: self._config(lead, 1).trainer.seed)
         self._is_confirmed = found is None
         return found
 
@@ -337,7 +344,7 @@ class Controller:
         for name, group in self._by_launcher().items():
             waiting = [(t, s, j) for t, s in group if (j := looks.get(t.number)) and s.ending is None]
             queued = [(t, s) for t, s, j in waiting if j.state is JobStatus.PENDING and not j.is_held]
-            held = [(t, s) for t, s, _ in waiting if s.is_held]
+            held = [(t, s, j) for t, s, j in waiting if s.is_held]
             if self._is_paused and queued:
                 # noted first: whoever lets the study go on knows what was held
                 noted = [(t, self._trials.save(t, s.but(is_held=True))) for t, s in queued]
@@ -345,9 +352,12 @@ class Controller:
                     for trial, state in noted:
                         self._stop(trial, state, Cause.PREEMPTED, WITHDRAWN)
             elif not self._is_paused and held:
-                self._launcher_named(name).hold([s.job_id for _, s in held if s.job_id], release=True)
-                for trial, state in held:
-                    self._trials.save(trial, state.but(is_held=False))
+                if still := [s.job_id for _, s, j in held if s.job_id and j.is_held]:
+                    self._launcher_named(name).hold(still, release=True)
+                for trial, state, job in held:
+                    # only once that is seen: a scheduler that does not answer releases nothing
+                    if not job.is_held and job.state is not JobStatus.UNKNOWN:
+                        self._trials.save(trial, state.but(is_held=False))
 
     def _take_back(self, looks: dict[int, JobState]) -> None:
         """What waits in a queue with settings of the cluster that have changed since is submitted anew with theirs;
@@ -391,13 +401,11 @@ class Controller:
         return is_another_job(self._config(trial, attempt), self._here(trial, attempt))
 
     def _stop(self, trial: TrialDirectory, state: State, why: Cause, reason: str) -> None:
-        """Ask a trial's job to stop; its cause will be `why`."""
+        """Have a trial's job stopped, at the end of the step; its cause will be `why`."""
         self.directory.log("stop", trial=trial.number, cause=why, reason=reason)
         state = self._trials.save(trial, state.but(ending=why, reason=reason))
         if state.status is Status.CREATED:
             self._end(trial, state, why, reason)
-        elif state.job_id is not None:
-            self._launcher(trial).cancel([state.job_id])
 
     # --- what the jobs did
 
@@ -422,10 +430,11 @@ class Controller:
                 self._after_attempt(trial, state, job)
                 continue
             state = self._note(trial, state, job)
-            if state.ending is not None and state.job_id is not None:
-                self._launcher(trial).cancel([state.job_id])  # idempotent: asks again, harder in the end
-            else:
+            if state.ending is None:
                 self._watch(trial, state)
+        for name, group in self._by_launcher().items():
+            if ending := [s.job_id for _, s in group if s.job_id and s.ending is not None]:
+                self._launcher_named(name).cancel(ending)  # again at each step, harder in the end
 
     def _by_launcher(self) -> dict[str, list[tuple[TrialDirectory, State]]]:
         """The trials that have a job, by their launcher."""
@@ -592,7 +601,9 @@ class Controller:
         if action.retries == 0:
             return False
         if action.needs_progress:
-            steps = [a.metrics()[-1][0] if a.metrics() else 0 for a in trial.attempts()]
+            # of another run by the scheduler that was never begun there may be a directory
+            rows = [trial.attempt(n).metrics() for n in range(1, state.attempt + 1)]
+            steps = [of_one[-1][0] if of_one else 0 for of_one in rows]
             return steps[-1] > max([0, *steps[:-1]])
         alike = self._ledger.ends_alike(trial.number, state.attempt, cause) + 1
         return action.retries is None or alike <= action.retries
@@ -636,12 +647,10 @@ class Controller:
         state = self._trials.save(trial, state)
         self.directory.log("ended", trial=trial.number, cause=cause, reason=reason, value=value, values=several)
         self._forget(trial, state)
+        self._tell_failure(trial, state)
         told = self._tell(trial)
         if told is not None:
             self._progress.add(told, is_again=state.rungs > (cause is Cause.RUNG))
-        if ACTIONS[cause].verdict is Verdict.FAILED and cause is not Cause.CANCELLED:
-            text = f"trial {trial.number} of {self.definition.study.name} failed: {cause}: {reason}"
-            self._notifier.tell("failure", f"failure {trial.number}", text, trial=trial.number, cause=cause)
 
     def _forget(self, trial: TrialDirectory, state: State) -> None:
         """What only a trial in flight needs."""
@@ -681,14 +690,17 @@ class Controller:
         return told
 
     def _settle(self) -> None:
-        """Once after a start, and after a storage that did not answer: tell what was not told, and find the askings
-        that were cut short."""
+        """Once after a start, and after a storage that did not answer: tell what was not told, find the askings that
+        were cut short, and the results of other studies that there are by now."""
         if self._is_settled:
             return
         open_numbers = self._search.unfinished()
         self._cut_short = [number for number in open_numbers if number not in self._trials]
-        for trial, _ in self._trials.ended_among(open_numbers):
+        for trial, state in self._trials.ended_among(open_numbers):
+            self._tell_failure(trial, state)
             self._tell(trial)
+        for trial in self._trials.live:
+            self._is_reused(trial)
         self._is_settled = True
 
     # --- new trials
@@ -794,7 +806,6 @@ class Controller:
         lead, seed = found
         point = next(t.point() for t in self._trials if t.number == lead) | {SEED: seed}
         number = self._search.replicate(lead, point, seed)
-        self._confirmations.add(number)
         if not self._place(number, point):
             self._is_confirmed = True  # the same training is in the study already
             return False
@@ -832,26 +843,34 @@ class Controller:
             self._repeated.append(point)
             self.directory.log("repeated", trial=number, id=identity, point=point)
             return False
+        if self._confirms(point):
+            self._confirmations.add(number)
         faults = errors(problems_of(trial_config, definition))
         if faults:
             self._refuse(number, identity, "\n".join(map(str, faults)), trial_yaml(trial_config), point)
             return True
-        trial = self._trials.add(number, identity, trial_yaml(trial_config), point)
+        trial = self._trials.add(number, identity, trial_yaml(trial_config), point, State())
         self._placed[trial.path, 0] = self._placed[trial.path, 1] = trial_config
         self.directory.log("asked", trial=number, id=identity, point=point)
-        goals = definition.study.goals
-        if definition.study.reuse and (old := find_result(self.directory, identity, trial_config, goals)):
-            copy_metrics(old, trial.attempt(1))
-            self._end(trial, self._trials.state(trial).but(attempt=1), Cause.COMPLETED, str(old), old.values)
-            return True
-        self._submit(trial, self._trials.state(trial))
+        if not self._is_reused(trial):
+            self._submit(trial, self._trials.state(trial))
+        return True
+
+    def _is_reused(self, trial: TrialDirectory) -> bool:
+        """Whether another study has the result of one that has not begun: it ends with that."""
+        study, state = self.definition.study, self._trials.state(trial)
+        if not study.reuse or state.status is not Status.CREATED or state.attempt or state.ending is not None:
+            return False
+        if (old := find_result(self.directory, trial.id, self._config(trial, 1), study.goals)) is None:
+            return False
+        copy_metrics(old, trial.attempt(1))
+        self._end(trial, state.but(attempt=1), Cause.COMPLETED, str(old), old.values)
         return True
 
     def _refuse(self, number: int, identity: str, why: str, text: str, point: dict[str, object]) -> None:
-        """An infeasible point: recorded and told, no job asked for."""
-        trial = self._trials.add(number, identity, text, point)
-        if not self._trials.state(trial).is_final:
-            self._end(trial, self._trials.state(trial), Cause.INFEASIBLE, why)
+        """An infeasible point: recorded and told, no job asked for, also by whoever goes on after a crash here."""
+        state = State(Status.ENDED, cause=Cause.INFEASIBLE, reason=why)
+        self._end(self._trials.add(number, identity, text, point, state), state, Cause.INFEASIBLE, why)
 
     def _submit(self, trial: TrialDirectory, state: State) -> None:
         """Start the next attempt of a CREATED trial, or finish one that was begun (SUBMITTING)."""
@@ -966,6 +985,13 @@ class Controller:
             self.directory.log("waiting", trial=trial.number, attempt=state.attempt, reason=reason)
 
     # --- telling people
+
+    def _tell_failure(self, trial: TrialDirectory, state: State) -> None:
+        cause = state.cause
+        if cause is None or ACTIONS[cause].verdict is not Verdict.FAILED or cause is Cause.CANCELLED:
+            return
+        text = f"trial {trial.number} of {self.definition.study.name} failed: {cause}: {state.reason}"
+        self._notifier.tell("failure", f"failure {trial.number}", text, trial=trial.number, cause=cause)
 
     def _tell_people(self) -> None:
         study = self.definition.study

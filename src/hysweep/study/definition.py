@@ -33,7 +33,6 @@ from hysweep.study.pruners import metrics_of
 from hysweep.study.storage_url import check_storage
 from hysweep.track import StudyDirectory, matching
 
-# What may be said anew when a study goes on: how long and how wide, never what it compares.
 # What verl 0.9.1 logs (verl/trainer/ppo/metric_utils.py): the names that are fixed, and the families whose names
 # depend on data, reward function or engine.
 METRICS = (
@@ -46,6 +45,7 @@ FAMILIES = ("val-core/", "val-aux/", "actor/", "critic/vf", "critic/values/", "r
             "global_seqlen/", "num_turns/")  # fmt: skip
 MOST_POINTS = 10_000  # of a grid
 LONGEST_NAME = 100  # bytes: it is part of the names of runs in trackers, which have 128
+# What may be said anew when a study goes on: how long and how wide, never what it compares.
 CHANGEABLE = ("n_trials", "max_parallel", "budget_gpu_hours", "max_hours", "patience_trials", "target",
               "hung_after_min", "poll_s", "controller", "notify")  # fmt: skip
 
@@ -167,7 +167,10 @@ def written(directory: StudyDirectory) -> dict[str, Any]:
         raise BadInput(Problem("DIR", directory.path, "holds no study", cure))
     try:
         raw = read_yaml(directory.config_file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError, OSError) as e:
+    except OSError as e:
+        cure = "give yourself the right to read it, or wait for its file system"
+        raise BadInput(Problem(str(directory.config_file), "unreadable", e.strerror or str(e), cure)) from e
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise BadInput(_unreadable(directory, "damaged")) from e
     if not isinstance(raw, dict) or "versions" not in raw:  # the last of it
         raise BadInput(_unreadable(directory, "cut off" if raw else "empty"))

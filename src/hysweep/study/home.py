@@ -13,9 +13,10 @@ import yaml
 
 from hysweep.schema import BadInput, Problem
 from hysweep.study.trials import events_by_trial, last_known
-from hysweep.track import Place, Status, StudyDirectory, TrialDirectory
+from hysweep.track import Place, Status, StudyDirectory, TrialDirectory, exactly
 
 
+@exactly()
 def settle_home(directory: StudyDirectory) -> None:
     """Whoever is to drive a study, or to stop something of it, calls this first. Raises BadInput when what may be in
     flight is another directory's."""

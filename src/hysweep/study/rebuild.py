@@ -34,6 +34,7 @@ from hysweep.track import (
     StudyDirectory,
     TrialDirectory,
     Verdict,
+    exactly,
     read_record,
     write_json,
 )
@@ -47,6 +48,7 @@ class Rebuilt:
     restored: list[str] = field(default_factory=list)
 
 
+@exactly()
 def rebuild(directory: StudyDirectory, launchers: Callable[[str], Launcher] = launcher) -> Rebuilt:
     """Raises BadInput when somebody drives the study, or when it is none."""
     definition = load_definition(directory, Composer([directory.conf], shipped=False))
@@ -100,13 +102,15 @@ def _restore_ledger(directory: StudyDirectory, decisions: dict[int, list[dict[st
             key = number, event.get("attempt")
             if event.get("event") != "attempt_ended" or key in booked or number not in by_number:
                 continue
-            attempt = by_number[number].attempt(int(event["attempt"]))
             try:
-                job, cause = Job.from_dict(attempt.job() or {}), Cause(event["cause"])
+                attempt, cause = by_number[number].attempt(int(event["attempt"])), Cause(event["cause"])
+                job = Job.from_dict(attempt.job() or {})
             except (LookupError, TypeError, ValueError):
                 continue
             counts = ACTIONS[cause].verdict in (Verdict.VALUE, Verdict.PRUNED)
-            directory.book(booking(attempt, job, cause, None, math.inf if counts else -1))
+            after = by_number[number].attempt(attempt.number + 1).metrics()
+            kept_to = math.inf if counts else after[0][0] - 1 if after else -1
+            directory.book(booking(attempt, job, cause, None, kept_to))
             booked.add((number, attempt.number))
             found.restored.append(f"trial {number}: the hours of attempt {attempt.number}")
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from hysweep.compose import SEED, Space
 from hysweep.schema import Study
@@ -47,18 +45,15 @@ def same_point(trials: Sequence[TrialDirectory], trial: TrialDirectory) -> list[
 def missing(trials: Sequence[TrialDirectory], seeds: Sequence[int]) -> tuple[int, int] | None:
     """The next replicate to begin: its lead's number and its seed. A point that was pruned, failed or cannot run
     with one seed is not tried with another."""
-    begun: set[str] = set()
+    groups: dict[str, list[tuple[TrialDirectory, object]]] = {}
     for trial in trials if len(seeds) > 1 else ():
-        point = _key(trial.point())
-        if point in begun:
-            continue
-        begun.add(point)
-        group = same_point(trials, trial)
-        if any(_has_no_value(t.state()) for t in group):
-            continue
-        there = {t.point().get(SEED) for t in group}
-        if left := [s for s in seeds if s not in there]:
-            return trial.number, left[0]
+        point = trial.point()
+        groups.setdefault(_key(point), []).append((trial, point.get(SEED)))
+    for group in groups.values():
+        there = [seed for _, seed in group]
+        left = [s for s in seeds if s not in there]
+        if left and not any(_has_no_value(t.state()) for t, _ in group):
+            return group[0][0].number, left[0]
     return None
 
 
@@ -136,7 +131,11 @@ def has_replicates(study: Study, space: Space) -> bool:
 
 
 def unconfirmed(
-    trials: Sequence[TrialDirectory], confirmations: Collection[int], study: Study, space: Space
+    trials: Sequence[TrialDirectory],
+    confirmations: Collection[int],
+    study: Study,
+    space: Space,
+    seed_of: Callable[[TrialDirectory], int],
 ) -> tuple[int, int] | None:
     """The next confirmation to begin, once all that the search asked for has ended: its lead's number and its seed.
 
@@ -147,8 +146,7 @@ def unconfirmed(
     for point in best_points(((t, t.state()) for t in searched.values()), study, space)[: study.confirm.top]:
         lead = searched[point.lead]
         group = same_point(trials, lead)
-        config = OmegaConf.select(OmegaConf.load(lead.config_file), SEED)
-        used = {config, *space.seeds}
+        used = {seed_of(lead), *space.seeds}
         fresh = itertools.islice((s for s in itertools.count(1) if s not in used), study.confirm.seeds)
         there = {t.point().get(SEED) for t in group}
         if left := [s for s in fresh if s not in there]:

@@ -9,7 +9,7 @@ import io
 import math
 import pickle
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -98,11 +98,6 @@ class Search:
     def unfinished(self) -> list[int]:
         """Numbers of the trials that were asked for and not told, oldest first."""
         return [t.number for t in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
-
-    def unfinished_beyond(self, placed: Iterable[int]) -> list[int]:
-        """Those of `unfinished` that have no directory: a crash came between asking and freezing."""
-        known = set(placed)
-        return [n for n in self.unfinished() if n not in known]
 
     def enqueue(self, point: dict[str, Any]) -> None:
         """Have a point asked next."""

@@ -102,7 +102,7 @@ class _Journal(JournalFileBackend):
                 if not isinstance(entry, dict) or "op_code" not in entry:
                     raise ValueError(f"{str(entry)[:60]!r}")
                 yield entry
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise Damaged(f"{self._file_path} has a line that is none of Optuna's: {e}") from e
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
@@ -145,6 +145,6 @@ def mend_journal(path: Path) -> None:
 def _is_entry(line: bytes) -> bool:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(entry, dict) and "op_code" in entry

@@ -55,8 +55,8 @@ class Trials:
         (self._live.discard if saved.is_final else self._live.add)(trial.number)
         return saved
 
-    def add(self, number: int, id: str, text: str, point: dict[str, Any]) -> TrialDirectory:
-        trial = self._directory.add_trial(number, id, text, point)
+    def add(self, number: int, id: str, text: str, point: dict[str, Any], state: State) -> TrialDirectory:
+        trial = self._directory.add_trial(number, id, text, point, state)
         self._all[number] = trial
         self._by_id.setdefault(id, number)
         self._states[number] = state = trial.state()

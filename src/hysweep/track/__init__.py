@@ -5,8 +5,10 @@ from hysweep.track.checkpoints import checkpoint_step, set_aside, settle_note, s
 from hysweep.track.clock import now, telling
 from hysweep.track.directory import SIMULATED, AttemptDirectory, Place, StudyDirectory, TrialDirectory
 from hysweep.track.files import (
+    FULL,
     PASSING,
     append_line,
+    exactly,
     read_json,
     read_lines,
     read_record,
@@ -19,6 +21,7 @@ from hysweep.track.records import Booking, Claim, End, State, Status
 
 __all__ = [
     "ACTIONS",
+    "FULL",
     "PASSING",
     "SIMULATED",
     "Action",
@@ -37,6 +40,7 @@ __all__ = [
     "append_line",
     "checkpoint_step",
     "curve_of",
+    "exactly",
     "logged",
     "matching",
     "now",

@@ -18,7 +18,7 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
-from hysweep.track.files import write_text
+from hysweep.track.files import pass_over, write_text
 
 _NOTE = "latest_checkpointed_iteration.txt"
 _STEP = re.compile(r"global_step_(\d+)")
@@ -32,8 +32,11 @@ def checkpoint_step(checkpoints: Path) -> int:
     """The step of the newest checkpoint that is whole; -1: there is none."""
     try:
         return int((checkpoints / _NOTE).read_text())
-    except (OSError, ValueError):
-        return -1
+    except OSError as e:
+        pass_over(e)
+    except ValueError:
+        pass
+    return -1
 
 
 def settle_note(checkpoints: Path) -> list[str]:
@@ -58,7 +61,7 @@ def tear_of(checkpoint: Path, is_noted: bool = True) -> str | None:
     """What is torn or missing of a checkpoint; None: it looks whole. `is_noted`: the trainer had said that it was."""
     shards: dict[str, set[int]] = defaultdict(set)
     has_weights = False
-    for folder, _, names in os.walk(checkpoint):
+    for folder, _, names in os.walk(checkpoint, onerror=pass_over):
         for name in names:
             path = Path(folder, name)
             if not _has_end(path):
@@ -138,5 +141,6 @@ def _steps(checkpoints: Path) -> dict[int, Path]:
 def _listed(directory: Path) -> list[str]:
     try:
         return os.listdir(directory)
-    except OSError:
+    except OSError as e:
+        pass_over(e)
         return []

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hysweep.track.clock import now
-from hysweep.track.files import append_line, claim, read_lines, read_record, write_json, write_text
+from hysweep.track.files import append_line, claim, read_json, read_lines, read_record, write_json, write_text
 from hysweep.track.metrics import curve_of
 from hysweep.track.records import Booking, Claim, End, State
 
@@ -31,13 +31,16 @@ R = TypeVar("R")
 
 _NUMBER = re.compile(r"[0-9]+")
 _TRIAL = re.compile(r"[0-9]+-[^-]+")
+_CREATED = State()
 
 
 def _record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
     """What a file says, or None where it says nothing that can be understood."""
+    if (said := read_json(path)) is None:
+        return None
     try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return read(said)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -129,13 +132,19 @@ class AttemptDirectory:
 
     def last_progress(self) -> float:
         """When the trainer last said anything; unix seconds, 0 for never."""
-        times = [p.stat().st_mtime for p in (self.metrics_file, self.driver_log) if p.exists()]
-        return max(times, default=0.0)
+        return _last_written(self.metrics_file, self.driver_log)
 
     def last_sign_of_life(self) -> float:
-        """When metrics or the log last grew; unix seconds, 0 for never."""
-        times = [p.stat().st_mtime for p in (self.metrics_file, self.driver_log, self.node_log) if p.exists()]
-        return max(times, default=0.0)
+        """When metrics or a log last grew; unix seconds, 0 for never."""
+        return _last_written(self.metrics_file, self.driver_log, self.node_log)
+
+
+def _last_written(*paths: Path) -> float:
+    times = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            times.append(path.stat().st_mtime)
+    return max(times, default=0.0)
 
 
 def _float_like(value: Any) -> Any:
@@ -309,7 +318,7 @@ class StudyDirectory:
     def trials(self) -> list[TrialDirectory]:
         root = self.path / "trials"
         names = [n for n in os.listdir(root) if _TRIAL.fullmatch(n)] if root.is_dir() else []
-        return [TrialDirectory(root / n) for n in sorted(names)]
+        return sorted((TrialDirectory(root / n) for n in names), key=lambda t: t.number)
 
     def find(self, address: str) -> TrialDirectory | None:
         """A trial by its number or by a prefix of its id; None when there is none, or more than one."""
@@ -319,8 +328,10 @@ class StudyDirectory:
         found = by_number or by_id
         return found[0] if len(found) == 1 else None
 
-    def add_trial(self, number: int, id: str, trial_yaml: str, point: dict[str, Any]) -> TrialDirectory:
-        """Freeze a trial as one step. The same number and id again is the same directory."""
+    def add_trial(
+        self, number: int, id: str, trial_yaml: str, point: dict[str, Any], state: State = _CREATED
+    ) -> TrialDirectory:
+        """Freeze a trial as one step, and as it stands. The same number and id again is the same directory."""
         trial = TrialDirectory(self.path / "trials" / f"{number:04d}-{id}")
         if trial.path.is_dir():
             return trial
@@ -329,7 +340,7 @@ class StudyDirectory:
         draft.mkdir(parents=True)
         write_text(draft / "trial.yaml", trial_yaml)
         write_json(draft / "point.json", point)
-        write_json(draft / "state.json", State(updated=now()).as_dict())
+        write_json(draft / "state.json", state.but(updated=now()).as_dict())
         os.rename(draft, trial.path)
         return trial
 

@@ -12,13 +12,14 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+# Of a disk that is full.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Faults of a file system that pass, or that somebody mends while all waits.
-PASSING = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE,
-     errno.ENFILE, errno.ENOMEM}
-)  # fmt: skip
+PASSING = FULL | {errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE,
+                  errno.ENOMEM}  # fmt: skip
 
 _IS_KEPT: ContextVar[bool] = ContextVar("is_kept", default=True)
+_IS_EXACT: ContextVar[bool] = ContextVar("is_exact", default=False)
 
 
 @contextlib.contextmanager
@@ -29,6 +30,24 @@ def thrown_away() -> Iterator[None]:
         yield
     finally:
         _IS_KEPT.reset(token)
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """Within it a fault of the file system that passes is raised by whoever reads. For one who decides by what he
+    reads, and can come back: a file is not empty, damaged or gone because nothing was heard of it for once."""
+    token = _IS_EXACT.set(True)
+    try:
+        yield
+    finally:
+        _IS_EXACT.reset(token)
+
+
+def pass_over(e: OSError, path: Path | None = None) -> None:
+    """What cannot be read is as if it were not there; but see `exactly`."""
+    if _IS_EXACT.get() and e.errno in PASSING:
+        e.filename = e.filename or path  # only `open` says which it was
+        raise e
 
 
 def write_text(path: Path, text: str, mode: int = 0o644, survives_power_cut: bool = True) -> None:
@@ -56,8 +75,11 @@ def read_json(path: Path) -> Any | None:
     """The value, or None where there is none that can be read (yet)."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
+    except OSError as e:
+        pass_over(e, path)
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -122,11 +144,14 @@ def append_line(path: Path, record: dict[str, Any], survives_power_cut: bool = T
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole JSON object of a JSON-lines file; torn and foreign lines are passed over."""
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict):
-                yield record
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(record, dict):
+                    yield record
+    except OSError as e:
+        pass_over(e, path)
