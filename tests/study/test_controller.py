@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hysweep.launch import JobState, JobStatus
 from hysweep.launch.sbatch import SET_UP_ENDED
 from hysweep.schema import BadInput, Problem
 from hysweep.study import define, load_definition
-from hysweep.study.controller import Controller
+from hysweep.study.controller import OLD_NEWS_S, Controller
 from hysweep.study.pruners import bar_of
 from hysweep.track import Cause, Claim, End, Status, StudyDirectory
 
@@ -313,6 +314,29 @@ def test_runs_of_the_scheduler_s_own_are_attempts(composer: Composer) -> None:
         (2, "preempted"),
         (3, "completed"),
     ]
+
+
+def test_a_job_that_waits_again_though_its_trial_is_done_is_not_waited_for(composer: Composer) -> None:
+    """SLURM may have forgotten that it ran. Until that is old news it may be what was said before it began."""
+
+    class Forgetful(FakeLauncher):
+        def states(self, job_ids):
+            seen = super().states(job_ids)
+            return {id: JobState(JobStatus.PENDING) if s.is_over and id not in self.cancelled else s
+                    for id, s in seen.items()}  # fmt: skip
+
+    directory, fake = begin(composer, "cluster.launcher=slurm"), Forgetful(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        for _ in range(20):
+            c.tick()
+        (trial,) = directory.trials()
+        end_file = trial.attempt(1).path / "end.json"
+        assert end_file.exists() and not trial.state().is_final and not fake.cancelled
+        os.utime(end_file, (0, time.time() - 2 * OLD_NEWS_S))
+        while c.tick():
+            pass
+    assert causes(directory) == [Cause.COMPLETED] and trial.state().value is not None
+    assert fake.cancelled == {str(trial.attempt(1).path)} and [e.attempt for e in directory.ledger()] == [1]
 
 
 def test_a_job_whose_number_is_given_to_another_one_is_lost_and_its_trial_goes_on(composer: Composer) -> None:

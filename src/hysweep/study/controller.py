@@ -81,12 +81,14 @@ from hysweep.track import (
     now,
     settle,
 )
+from hysweep.track.files import age
 
 FIRST_FAILURES = 3  # a study whose first trials all end by a fault of the configuration is stopped
 REPEATS = 20  # askings in a row that may bring nothing new
 MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filters may leave little
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
 FORECAST_S = 60.0  # by less a forecast has not changed
+OLD_NEWS_S = 60.0  # a look at the scheduler is never as old
 LOST = JobState(
     JobStatus.ENDED, "the scheduler has lost the job: its number is another one's", Cause.NODE_FAIL, is_lost=True
 )
@@ -450,11 +452,18 @@ class Controller:
         found: dict[int, JobState] = {}
         for name, group in self._by_launcher().items():
             states = self._launcher_named(name).states([s.job_id for _, s in group if s.job_id])
+            in_vain = []  # what they are for is done
             for trial, state in group:
-                if (job := states.get(state.job_id or "")) is not None:
+                if (job_id := state.job_id) and (job := states.get(job_id)) is not None:
                     attempt = trial.attempt(state.attempt)
-                    is_ours = job.is_of(attempt) or attempt.claimed() is not None
-                    found[trial.number] = job if is_ours else LOST
+                    if not (job.is_of(attempt) or attempt.claimed() is not None):
+                        job = LOST
+                    elif job.state is JobStatus.PENDING and _is_done(attempt):
+                        in_vain.append(job_id)
+                        job = JobState(JobStatus.ENDED)
+                    found[trial.number] = job
+            if in_vain:
+                self._launcher_named(name).cancel(in_vain)
         return found
 
     def _note(self, trial: TrialDirectory, state: State, job: JobState) -> State:
@@ -1127,6 +1136,15 @@ def _steady(before: float | None, now: float | None) -> float | None:
 def _before(state: State) -> State:
     """As a trial was before the attempt that it is to begin."""
     return state.but(status=Status.CREATED, attempt=state.attempt - 1, job_id=None)
+
+
+def _is_done(attempt: AttemptDirectory) -> bool:
+    """Whether an attempt whose job waits has come to an end that none follows. A scheduler that was killed may have
+    forgotten that it ran, and mean to run it again: nothing would. What it said may be a look old."""
+    end = attempt.end()
+    if end is None or ACTIONS[end.cause].retries != 0:
+        return False
+    return (age(attempt.path / "end.json") or 0.0) > OLD_NEWS_S
 
 
 def _end_of(attempt: AttemptDirectory) -> End | None:
