@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, replace
@@ -168,7 +169,7 @@ def _written(value: object) -> object:
 def _of_option(group: str, name: str) -> dict[str, Any]:
     """The fields that a shipped option gives its group; what the environment may change as it is without."""
     path = SHIPPED / group / f"{name}.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):  # a name may be of any length
         return {}
     text = re.sub(r"\$\{oc\.env:\w+,([^{}]*)\}", r"\1", path.read_text(encoding="utf-8"))
     content = yaml.safe_load(text)

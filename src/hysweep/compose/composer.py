@@ -55,6 +55,7 @@ from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
 
 SHIPPED = Path(__file__).parent.parent / "conf"
 MOST_TOLD = 10  # faults of one range
+MOST = 10**12  # of a whole number that has no bound of its own: what is reckoned with it takes no time
 KEPT = 256  # command lines whose result is kept
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:[^${}]*\}")  # names no other field
 
@@ -310,9 +311,9 @@ class Composer:
         for text in overrides:
             key, _, value = text.partition("=")
             if key.lstrip("+") == "sweep" and value.endswith(".yaml"):
-                file = Path(value).expanduser().absolute()
+                file = Path(os.path.expanduser(value)).absolute()
                 text = f"{key}={sweep_name(file, 'sweep')}"
-                if not file.is_file():
+                if not os.path.isfile(file):
                     raise BadInput(Problem("sweep", value, "there is no such file", "give a path, or see hysweep show"))
                 self._files.delegate.get_sources().insert(0, _SweepFile(file))
                 self.sweep_files.append(file)
@@ -393,10 +394,14 @@ class Composer:
     def _texts(self, dirs: Iterable[Path]) -> dict[str, str]:
         files = {f"sweep/{path.name}": path.read_text(encoding="utf-8") for path in self.sweep_files}
         for d in dirs:
-            for path in sorted(d.glob("*.yaml")) + sorted(d.glob("*/**/*.yaml")):
-                files.setdefault(path.relative_to(d).as_posix(), path.read_text(encoding="utf-8"))
-            for path in sorted((d / "sweep").glob("*.yaml")):  # a link, in the source tree
-                files.setdefault(f"sweep/{path.name}", path.read_text(encoding="utf-8"))
+            inner = sorted(d.glob("*.yaml")) + sorted(d.glob("*/**/*.yaml"))
+            named = {path.relative_to(d).as_posix(): path for path in inner}
+            named |= {
+                f"sweep/{path.name}": path for path in sorted((d / "sweep").glob("*.yaml"))
+            }  # a link, in the source tree
+            for name, path in named.items():
+                with suppress(OSError, UnicodeDecodeError):  # an editor's broken link, a directory: no option
+                    files.setdefault(name, path.read_text(encoding="utf-8"))
         return files
 
     def _load_once(self, overrides: tuple[str, ...]) -> tuple[DictConfig, dict[str, str]]:
@@ -747,6 +752,7 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
         texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(v, str) and "\0" in v for v in texts):
             faults.append(Problem(leaf.path, str(value).replace("\0", r"\0"), "holds a NUL character", "leave it out"))
+        faults += (Problem(leaf.path, value, f"holds {odd}", "give texts") for odd in list(_unsaid(value))[:1])
         if isinstance(value, list):
             odd = [v for v in value if v is None or isinstance(v, (list, dict))]
             if odd and leaf.path != "study.enqueue":
@@ -758,13 +764,24 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
             names = [str(c) if c is not None else "null" for c in k.choices]
             faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            low, high = k.low, k.high
+            low, high = k.low, k.high if k.high is not None or isinstance(value, float) else MOST
             is_out = (low is not None and value < low) or (high is not None and value > high)
-            if is_out or (isinstance(value, float) and not math.isfinite(value)):  # a whole number has no end
+            if is_out or (isinstance(value, float) and not math.isfinite(value)):
                 bounds = (("at least", low), ("at most", high))
-                span = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
+                span = " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
                 faults.append(Problem(leaf.path, value, "is out of range", f"give {span or 'a number'}"))
     return faults
+
+
+def _unsaid(value: Any) -> Iterator[str]:
+    """What YAML can have in a value, and neither an override nor JSON."""
+    if isinstance(value, dict):
+        yield from (f"the name {name}, which is no text" for name in value if not isinstance(name, str))
+        yield from (odd for inner in value.values() for odd in _unsaid(inner))
+    elif isinstance(value, list):
+        yield from (odd for inner in value for odd in _unsaid(inner))
+    elif isinstance(value, bytes):
+        yield f"the bytes {value!r}"
 
 
 def all_leaves() -> Iterable[Leaf]:
