@@ -58,12 +58,12 @@ def replicas_that_fit(t: Trial, data: int | None = None) -> list[int]:
 
 
 def rollout_experts_fill_replica(t: Trial) -> Iterator[Problem]:
-    """vLLM spreads experts over a whole replica or not at all (verl/workers/config/rollout.py)."""
+    """See `legal.experts_spread`; and only a mixture has some to spread."""
     whole = t.rollout.tensor * t.rollout.data
     if t.rollout.expert > 1 and has_shape(t) and not t.model.shape.num_experts:
         why = f"{t.model.name} has no experts, and vLLM refuses to spread them"
         yield Problem("rollout.expert", t.rollout.expert, why, "give 1", Stage.START)
-    elif t.rollout.expert not in (1, whole):
+    elif not legal.experts_spread(t.rollout.expert, t.rollout.tensor, t.rollout.data):
         yield Problem(
             "rollout.expert",
             t.rollout.expert,
