@@ -96,7 +96,7 @@ def changes(t: Trial, fits: Fits) -> Iterator[tuple[str, Trial]]:
 
 
 def fused_kernels(t: Trial) -> dict[str, bool]:
-    """The settings of memory that turn the fused kernels on; none where they are, or where another rule refuses them."""
+    """The settings of memory that turn the fused kernels on; none where they are on, or another rule refuses them."""
     m, on_megatron = t.memory, t.parallelism.engine == "megatron"
     needs_logits = t.algorithm.adv_estimator.endswith("optimal_token_baseline")
     if m.use_fused_kernels or needs_logits or (on_megatron and t.model.shape.hidden_size % KERNEL_WIDTH):
