@@ -647,6 +647,7 @@ UNUSUAL = [
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
     ((HY3,), ["tracking.mode=offline"], "tracking.mode", "tracking=wandb"),
+    ((HY3,), ["tracking.tags=[mine]"], "tracking.tags", "tracking=wandb"),
     ((HY3,), ["algorithm=gpg", "trainer.mini_batch_size=32"], "algorithm.loss_mode", "use_kl_loss"),
     ((HY3,), ["rollout.dtype=float16", "rollout.correction_is=null", "rollout.correction_is_threshold='2.0'"],
      "rollout.correction_is", "token"),

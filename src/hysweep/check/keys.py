@@ -188,8 +188,9 @@ def loggers_are_known(t: Trial) -> Iterator[Problem]:
 def runs_can_be_named(t: Trial) -> Iterator[Problem]:
     """Weights & Biases refuses a project's name once the models are loaded (wandb/sdk/wandb_settings.py)."""
     if "wandb" not in t.tracking.loggers:
-        for name, value, usual in (("entity", t.tracking.entity, None), ("mode", t.tracking.mode, "online")):
-            if value != usual:
+        usual: dict[str, object] = {"entity": None, "mode": "online", "tags": []}
+        for name in usual:
+            if (value := getattr(t.tracking, name)) != usual[name]:
                 why, cure = "has no effect: wandb is none of tracking.loggers", "take tracking=wandb, or leave it out"
                 yield Problem(f"tracking.{name}", value, why, cure, Stage.NEVER, Severity.WARNING)
         return
