@@ -437,6 +437,7 @@ def test_the_cure_of_memory_is_the_largest_number_that_fits(trial_of, broken: li
      for small in ((), ("trainer.mini_batch_size=1",))]
     + [(*GPUS, "model=gpt_oss_20b", "parallelism=mixture_8", "memory=resident", "cluster.nodes=1"),
        (*GPUS, "model=gpt_oss_120b", "parallelism=mixture_32", "memory=resident"),
+       (*GPUS, "model=hy3", "parallelism=hy3_128", "cluster.nodes=16", "rollout.tensor=8", "rollout.expert=8"),
        (*GPUS, "model=qwen3_8b", "parallelism=fsdp2", "memory=resident", "cluster.nodes=1",
         "algorithm=optimal_token_baseline"),
        (*GPUS, "model=llama3_1_70b", "parallelism=llama3_1_70b_32", "memory=selective_recompute",

@@ -88,9 +88,10 @@ def changes(t: Trial, fits: Fits) -> Iterator[tuple[str, Trial]]:
             other = replace(t, rollout=replace(r, gpu_memory_utilization=share))
             yield f"rollout.gpu_memory_utilization={share:g}", other
     if r.engine == "vllm":
-        for tensor in legal_replicas(t):
-            if tensor > r.tensor:
-                yield f"rollout.tensor={tensor}", replace(t, rollout=replace(r, tensor=tensor))
+        for tensor in (size for size in legal_replicas(t) if size > r.tensor):
+            spread = tensor * r.data if r.expert > 1 else 1  # experts fill a replica, or are not spread
+            said = f"rollout.tensor={tensor}" + (f" rollout.expert={spread}" if spread > 1 else "")
+            yield said, replace(t, rollout=replace(r, tensor=tensor, expert=spread))
     if on_megatron and not optimizer_on_cpu(t):
         yield memory(optimizer_on_cpu=True)
 
