@@ -41,7 +41,7 @@ def cure_of(t: Trial, group: str) -> str:
     changed = [(_margins(other)[group], name) for name, other in changes(t, leaves)]
     margin, name = max(changed, default=(before[group], ""))
     if margin > before[group]:
-        return f"more cluster.nodes, or another layout: {name} alone leaves it {-margin:.0f} GiB short"
+        return f"more cluster.nodes, or another layout: {name} alone leaves it {-margin:.1f} GiB short"
     return "more cluster.nodes, or another layout"
 
 
