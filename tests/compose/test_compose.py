@@ -47,6 +47,8 @@ def test_a_group_switches_whole(composer: Composer) -> None:
         ("memory.param_offload=flase", "is neither true nor false; did you mean false?"),
         ("memory.param_offload=maybe", "choose one of false, true"),
         ("rollout.n=null", "is no whole number"),
+        ("rollout.n=${oc.env:NOT_SET_HERE}", "asks for $NOT_SET_HERE, which is not set; export NOT_SET_HERE, or"),
+        ("data.train_files=['${oc.env:NOT_SET_HERE}/x']", "export NOT_SET_HERE"),
         ("rollout.n=2000000", "at most 100000"),
         ("trainer.max_response_length=1000000000000000", "at most 1000000000000"),
         ("trainer.seed=3000000000", "at most 2147483647"),

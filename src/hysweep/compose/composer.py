@@ -600,6 +600,8 @@ class Composer:
         said = Unsaid.VALUE if cause.value is None else cause.value
         value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0].lstrip("+") == key), said)
         why = (cause.msg or str(cause)).splitlines()[0]
+        if unset := re.search(r"Environment variable '(.+)' not found", why):
+            return Problem(key, value, f"asks for ${unset[1]}, which is not set", f"export {unset[1]}, or give a value")
         if "???" in why or isinstance(cause, MissingMandatoryValue):
             return Problem(key, "(missing)", "needs a value", f"give {key}=...")
         if "is not Optional" in why and key not in self.words.fields:
