@@ -28,7 +28,12 @@ def files_exist(t: Trial) -> Iterator[Problem]:
     named = [(f"data.{n}", f) for n in ("train_files", "val_files") for f in _found(getattr(t.data, n))]
     if t.reward.function_path is not None:
         named.append(("reward.function_path", t.reward.function_path))
-    for key, name in [*named, ("model.path", t.model.path)]:
+    models = {
+        "model.path": t.model.path,
+        "algorithm.critic_path": t.algorithm.critic_path,
+        "reward.model_path": t.reward.model_path,
+    }
+    for key, name in [*named, *((key, path) for key, path in models.items() if path is not None)]:
         if name.startswith("embedded:"):
             if name.removeprefix("embedded:") not in assets.NAMES:
                 known = [f"embedded:{n}" for n in assets.NAMES]
@@ -37,13 +42,13 @@ def files_exist(t: Trial) -> Iterator[Problem]:
         if key == "reward.function_path" and (not name.strip() or os.path.isdir(resolve(name))):
             yield Problem(key, name or "''", "is no file", "give a Python file that defines the function", Stage.START)
             continue
-        if key == "model.path" and not name.strip():
+        if key in models and not name.strip():
             yield Problem(key, "''", "names no model", "give a directory, or the id of a model on a hub", Stage.START)
             continue
-        if key == "model.path" and os.path.exists(resolve(name)) and not os.path.isfile(f"{resolve(name)}/config.json"):
+        if key in models and os.path.exists(resolve(name)) and not os.path.isfile(f"{resolve(name)}/config.json"):
             yield Problem(key, name, "holds no config.json", "give a directory in Hugging Face format", Stage.START)
             continue
-        if key == "model.path" and not name.startswith(("/", "~", ".")):
+        if key in models and not name.startswith(("/", "~", ".")):
             continue  # the id of a model on a hub: not ours to look up here
         is_elsewhere = t.cluster.launcher != "local" or name.startswith(("pkg://", "hdfs://"))
         if not is_elsewhere and not os.path.exists(resolve(name)):
