@@ -259,6 +259,17 @@ def test_what_lies_beside_the_options_and_is_none_is_no_trouble(own: Path) -> No
     assert "torn.yaml" in faults(composer, "algorithm=torn")
 
 
+def test_what_studies_have_written_below_is_none_of_the_options(own: Path) -> None:
+    """Else each study would hold the files of all before it: --config-dir=. where outputs lie."""
+    (own / "algorithm" / "mine.yaml").write_text("name: mine\n")
+    study = own / "outputs" / "first"
+    (study / "conf" / "algorithm").mkdir(parents=True)
+    (study / "study.yaml").write_text("name: first\n")
+    (study / "conf" / "algorithm" / "grpo.yaml").write_text("- torn\n")
+    snapshot = Composer([own]).snapshot()
+    assert "algorithm/mine.yaml" in snapshot and not [name for name in snapshot if name.startswith("outputs")]
+
+
 def test_bytes_in_a_dict_are_told(own: Path) -> None:
     (own / "reward").mkdir()
     (own / "reward" / "mine.yaml").write_text("name: mine\nfunction_kwargs: {key: [!!binary aGVsbG8=]}\n")

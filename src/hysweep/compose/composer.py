@@ -394,11 +394,9 @@ class Composer:
     def _texts(self, dirs: Iterable[Path]) -> dict[str, str]:
         files = {f"sweep/{path.name}": path.read_text(encoding="utf-8") for path in self.sweep_files}
         for d in dirs:
-            inner = sorted(d.glob("*.yaml")) + sorted(d.glob("*/**/*.yaml"))
-            named = {path.relative_to(d).as_posix(): path for path in inner}
-            named |= {
-                f"sweep/{path.name}": path for path in sorted((d / "sweep").glob("*.yaml"))
-            }  # a link, in the source tree
+            named = {path.relative_to(d).as_posix(): path for path in _files_of(d)}
+            for path in sorted((d / "sweep").glob("*.yaml")):  # a link, in the source tree
+                named[f"sweep/{path.name}"] = path
             for name, path in named.items():
                 with suppress(OSError, UnicodeDecodeError):  # an editor's broken link, a directory: no option
                     files.setdefault(name, path.read_text(encoding="utf-8"))
@@ -439,7 +437,7 @@ class Composer:
     def _broken_files(self) -> list[Problem]:
         """The files of a user's own groups that are no YAML mapping: looked for once something went wrong."""
         faults = []
-        own = (p for d in self.dirs if d != SHIPPED for p in sorted(d.rglob("*.yaml")))
+        own = (p for d in self.dirs if d != SHIPPED for p in _files_of(d))
         for path in (*own, *self.sweep_files):
             try:
                 text = path.read_text(encoding="utf-8")
@@ -478,7 +476,7 @@ class Composer:
         """Where YAML reads in a user's file a number that is none there: in a field that takes a text `0.5_5` is 0.55,
         and 24:00:00 is 86400 in one that takes a number."""
         faults = []
-        for path in (*(p for d in self._own for p in sorted(d.rglob("*.yaml"))), *self.sweep_files):
+        for path in (*(p for d in self._own for p in _files_of(d)), *self.sweep_files):
             try:
                 root = yaml.compose(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())
                 prefix = "" if _is_global(path) else f"{path.parent.name}."
@@ -701,6 +699,13 @@ def _put(env: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def _files_of(d: Path) -> list[Path]:
+    """The YAML files of a directory of groups, but for those that studies have written below it."""
+    found = sorted(d.glob("*.yaml")) + sorted(d.glob("*/**/*.yaml"))
+    studies = {path.parent for path in found if path.name == "study.yaml"} - {d}
+    return [path for path in found if not studies.intersection(path.parents)]
 
 
 def _is_global(path: Path) -> bool:
