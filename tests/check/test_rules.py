@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hysweep.check import RULES, check_trial, errors, topology
-from hysweep.check.memory import gpu_is_what_it_says
+from hysweep.check.memory import changes, gpu_is_what_it_says
 from hysweep.check.numbers import divisors
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
 from hysweep.check.topology import BRIDGED
@@ -338,6 +338,17 @@ BROKEN = [
       for line in ("cat <<END", 'echo "x', "if true; then")),
     ((HY3,), ["+cluster.env={A: [b]}"], "cluster.env.A", "give one"),
     ((HY3,), ["+cluster.env={A-B: 1}"], "cluster.env.A-B", "NAME"),
+    ((HY3,), ["rollout.val_top_p=0"], "rollout.val_top_p", "1 is usual"),
+    (("cluster=gpu_8", "rollout=vllm"), ["reward.model_path=/no/judge"], "reward.model_path", "looked for"),
+    (("cluster=gpu_8", "rollout=vllm", "algorithm=ppo"), ["algorithm.critic_path=./no_critic"], "algorithm.critic_path",
+     "looked for"),
+    ((), ["+reward.function_kwargs.data_source=x"], "reward.function_kwargs.data_source", "call it otherwise"),
+    ((), ["+reward.function_kwargs.retries=3"], "reward.function_kwargs.retries", "call it otherwise"),
+    ((), ["reward.function_kwargs={a b: 1}"], "reward.function_kwargs.a b", "letters"),
+    ((), ["reward.function_kwargs={a: {b c: 1}}"], "reward.function_kwargs.a", "letters"),
+    ((), ["+verl.data.apply_chat_template_kwargs={a b: 1}"], "verl.data.apply_chat_template_kwargs.a b", "letters"),
+    (("cluster=gpu_8", "rollout=vllm"), ["reward.model_path=/m", "reward.model_nodes=1"], "cluster.launcher",
+     "set none apart"),
     ((HY3,), ["cluster.setup=['ulimit -n 9','exec bash']"], "cluster.setup.1", "leave it out"),
     ((HY3,), ["cluster.setup=['ray start --head']"], "cluster.setup.0", "leave it out"),
     ((HY3,), ["cluster.modules=[cuda]", "cluster.setup=['true; module --force purge']"], "cluster.setup.0", "after it"),
@@ -421,6 +432,30 @@ def test_the_cure_of_memory_is_the_largest_number_that_fits(trial_of, broken: li
     assert check_trial(trial_of(HY3, *broken, *cure)) == [], "and leaves room for the estimate's error"
     more = [f"{name}={int(value) * 1.1:.0f}" for name, value in (c.split("=") for c in cure) if "." not in value]
     assert not more or check_trial(trial_of(HY3, *broken, *more)), more
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [(*GPUS, "model=qwen3_8b", "parallelism=megatron_tensor_2", "memory=resident", "cluster.nodes=1", *small)
+     for small in ((), ("trainer.mini_batch_size=1",))]
+    + [(*GPUS, "model=gpt_oss_20b", "parallelism=mixture_8", "memory=resident", "cluster.nodes=1"),
+       (*GPUS, "model=gpt_oss_120b", "parallelism=mixture_32", "memory=resident"),
+       (*GPUS, "model=hy3", "parallelism=hy3_128", "cluster.nodes=16", "rollout.tensor=8", "rollout.expert=8"),
+       (*GPUS, "model=qwen3_8b", "parallelism=fsdp2", "memory=resident", "cluster.nodes=1",
+        "algorithm=optimal_token_baseline"),
+       (*GPUS, "model=llama3_1_70b", "parallelism=llama3_1_70b_32", "memory=selective_recompute",
+        "memory.recompute_modules=[core_attn]")],
+    ids=lambda b: " ".join(b[len(GPUS):])[:80],
+)  # fmt: skip
+def test_no_cure_of_memory_is_what_another_rule_refuses(trial_of, broken: tuple[str, ...]) -> None:
+    """Fused kernels want packed sequences, a width and no whole logits; modules go with selective recomputation."""
+    broken = (*broken, "cluster.gpu_memory_gib=79.1")
+    before = {p.key for p in errors(check_trial(trial_of(*broken)))}
+    words = [name for name, _ in changes(trial_of(*broken), lambda t: True)]
+    assert any(word.startswith("memory.") for word in words)
+    for word in words:
+        after = {p.key for p in errors(check_trial(trial_of(*broken, *word.split())))}
+        assert after <= before | {"cluster.gpu_memory_gib"}, (word, after)
 
 
 def test_all_that_is_wrong_with_a_replica_has_one_cure(trial_of) -> None:
@@ -557,9 +592,20 @@ def test_errors_come_first(trial_of) -> None:
     assert [p.severity for p in found] == ["error", "warning"]
 
 
-@pytest.mark.parametrize("change", ["trainer.train_batch_size=1000000007", "cluster.nodes=99991"])
+@pytest.mark.parametrize("change", ["trainer.train_batch_size=9999991", "cluster.nodes=99991"])
 def test_a_large_number_is_answered_at_once(trial_of, change: str) -> None:
     assert errors(check_trial(trial_of(HY3, change)))
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/x", "n" * 300, "./" + "n" * 5000])
+def test_a_path_that_no_machine_has_is_one_problem(trial_of, name: str) -> None:
+    """No home of that user, and names that no file system takes: no rule raises."""
+    for key in ("model.path", "data.train_files", "reward.function_path", "algorithm.plugin", "trainer.verl",
+                "trainer.recipes", "algorithm.name"):  # fmt: skip
+        more = {"trainer.recipes": ["trainer.entry=own.main_own"], "algorithm.name": ["algorithm.lam=0.5"]}
+        check_trial(trial_of(f"{key}='{name}'", *more.get(key, [])))
+    for key, more in (("algorithm.critic_path", ["algorithm=ppo"]), ("cluster.code", ["cluster.launcher=slurm"])):
+        check_trial(trial_of(f"{key}='{name}'", *more))
 
 
 def test_divisors_are_looked_for_up_to_the_root() -> None:
@@ -605,6 +651,7 @@ UNUSUAL = [
     ((HY3,), ["trainer.learning_rate=1e-3"], "trainer.learning_rate", "1e-6"),
     ((HY3,), ["rollout.n=2"], "rollout.n", "8 to 16"),
     ((HY3,), ["tracking.mode=offline"], "tracking.mode", "tracking=wandb"),
+    ((HY3,), ["tracking.tags=[mine]"], "tracking.tags", "tracking=wandb"),
     ((HY3,), ["algorithm=gpg", "trainer.mini_batch_size=32"], "algorithm.loss_mode", "use_kl_loss"),
     ((HY3,), ["rollout.dtype=float16", "rollout.correction_is=null", "rollout.correction_is_threshold='2.0'"],
      "rollout.correction_is", "token"),
@@ -612,6 +659,8 @@ UNUSUAL = [
     ((HY3,), ["trainer.max_prompt_length=32", "trainer.max_response_length=64", "rollout.max_model_len=96",
               "reward.overlong_buffer_len=8"], "parallelism.tensor * context", "fewer"),
     ((HY3,), ["rollout.temperature=0.3"], "rollout.temperature", "0.9"),
+    ((HY3,), ["rollout.val_n=4", "rollout.val_do_sample=false"], "rollout.val_do_sample", "rollout.val_n=1"),
+    ((HY3,), ["rollout.val_n=4", "rollout.val_temperature=0"], "rollout.val_temperature", "rollout.val_n=1"),
     ((HY3,), ["algorithm.use_kl_loss=true", "algorithm.kl_loss_coef=0"], "algorithm.kl_loss_coef", "use_kl_loss=false"),
     ((HY3,), ["algorithm=ppo"], "algorithm.critic_path", "smaller critic"),
     ((HY3,), ["algorithm=opo", "trainer.mini_batch_size=64"], "trainer.mini_batch_size", "128"),

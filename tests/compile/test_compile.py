@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from hysweep.check import check_trial, errors
-from hysweep.compile import Job, compile_trial, ignored, trainer_keys, trainer_values
+from hysweep.compile import Job, compile_trial, ignored, nodes_of, trainer_keys, trainer_values
 from hysweep.compile.keys import VERSIONS
 from hysweep.compose import Composer
 from hysweep.schema import BadInput
+from hysweep.study.ledger import worst_case
 
 HERE = Path("/study/trials/0001-abc")
 
@@ -146,6 +147,9 @@ CHANGES: dict[str, dict[str, Any]] = {
         "critic.model.use_remove_padding": False,
         "critic.fsdp.param_offload": False,
         "critic.fsdp.optimizer_offload": False,
+        "critic.fsdp.offload_policy": False,
+        "critic.fsdp.fsdp_size": -1,
+        "critic.model.enable_gradient_checkpointing": False,
         "critic.optim.lr": 1e-5,
         "critic.cliprange_value": 0.5,
         "critic.ppo_max_token_len_per_gpu": 8192,
@@ -253,6 +257,40 @@ def test_a_critic_is_laid_out_as_the_actor_is(trial_of) -> None:
     assert f"{ACTOR}.megatron.pipeline_model_parallel_size" in mirrored
     assert f"{ACTOR}.megatron.override_transformer_config.moe_router_enable_expert_bias" in mirrored
     assert values["critic.ppo_infer_max_token_len_per_gpu"] == 30720
+
+
+@pytest.mark.parametrize(
+    ("layout", "keys"),
+    [
+        (("parallelism=fsdp2", "memory=fsdp2_offload", "parallelism.fsdp_size=4"),
+         {"critic.fsdp.offload_policy": True, "critic.fsdp.fsdp_size": 4, "critic.fsdp.dtype": "bfloat16",
+          "critic.model.enable_gradient_checkpointing": True}),
+        (("parallelism=megatron_tensor_2", "memory=cpu_optimizer", "memory.reshardable_checkpoints=true"),
+         {"critic.optim.override_optimizer_config.optimizer_cpu_offload": True, "critic.optim.clip_grad": 1.0,
+          "critic.megatron.dist_ckpt_optim_fully_reshardable": True, "critic.megatron.optimizer_offload": True}),
+    ],
+)  # fmt: skip
+def test_a_critic_waits_and_steps_where_the_actor_does(trial_of, layout, keys) -> None:
+    """The estimate reckons so: a critic that stayed on the GPU would not fit beside the actor."""
+    trial = trial_of("algorithm=ppo", "model=qwen3_8b", "cluster=gpu_8", "rollout=vllm", *layout)
+    values = trainer_values(trial)
+    assert {key: values.get(key) for key in keys} == keys
+
+
+def test_a_job_has_the_nodes_that_are_set_apart_too(trial_of) -> None:
+    """verl wants them beside those that train, or fails once Ray has counted: its resource pools are not shared."""
+    hy3 = "experiment=hy3_dapo_math"
+    served = trial_of(hy3, "reward=reward_model", "reward.model_path=/models/judge", "reward.model_nodes=2")
+    job = compile_trial(served, Path("/t"))
+    assert job.nodes == 18
+    assert {"trainer.nnodes=16", "reward.reward_model.nnodes=2"} <= set(job.overrides)
+    assert worst_case(served) == worst_case(job) == 18 * 8 * 24
+    rollout = "+verl.actor_rollout_ref.rollout"
+    apart = trial_of(
+        hy3, "+verl.trainer.v1.trainer_mode=separate_async", f"{rollout}.nnodes=3", f"{rollout}.n_gpus_per_node=4"
+    )
+    assert nodes_of(apart) == 16 + 2, "two of four GPUs are a node"
+    assert nodes_of(trial_of(hy3, "+verl.distillation.enabled=true", "+verl.distillation.nnodes=1")) == 17
 
 
 # What verl registers and no option offers, with the reason.

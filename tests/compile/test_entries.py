@@ -67,6 +67,8 @@ def test_the_keys_are_those_of_the_entry(trial_of, recipes: Path) -> None:
         ("own.main_ow", "did you mean own.main_own"),
         ("own.helper", "no entry that Hydra starts"),
         ("none", "is no module"),
+        ("/", "is no module"),
+        ("", "is no module"),
     ],
 )
 def test_what_is_no_entry(entry: str, said: str, recipes: Path) -> None:

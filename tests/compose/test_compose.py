@@ -47,6 +47,13 @@ def test_a_group_switches_whole(composer: Composer) -> None:
         ("memory.param_offload=flase", "is neither true nor false; did you mean false?"),
         ("memory.param_offload=maybe", "choose one of false, true"),
         ("rollout.n=null", "is no whole number"),
+        ("rollout.n=${oc.env:NOT_SET_HERE}", "asks for $NOT_SET_HERE, which is not set; export NOT_SET_HERE, or"),
+        ("data.train_files=['${oc.env:NOT_SET_HERE}/x']", "export NOT_SET_HERE"),
+        ("rollout.n=2000000", "at most 100000"),
+        ("trainer.max_response_length=1000000000000000", "at most 1000000000000"),
+        ("trainer.seed=3000000000", "at most 2147483647"),
+        ("algorithm@critic=grpo", "write algorithm=grpo"),
+        ("verl={data: {1: a, b: c}}", "holds the name 1, which is no text"),
         ("a=b,c=d", "quote"),
         ("~algorithmm", "no such key"),
         ("cluster.timeout_min=99999999999", "at most 525600"),
@@ -233,11 +240,40 @@ def test_an_own_option_wins_over_a_shipped_one_of_the_same_name(own: Path) -> No
         ("name: mine\nclip_ratio_high: much\n", "clip_ratio_high"),
         ("name: [mine\n", "mine"),
         ("- a list\n", "mine"),
+        ("name: mine\nplugin: !!binary aGVsbG8=\n", "plugin"),
     ],
 )
 def test_a_fault_in_an_own_file_is_told(own: Path, text: str, says: str) -> None:
     (own / "algorithm" / "mine.yaml").write_text(text)
     assert says in faults(Composer([own]), "algorithm=mine")
+
+
+def test_what_lies_beside_the_options_and_is_none_is_no_trouble(own: Path) -> None:
+    (own / "algorithm" / ".#mine.yaml").symlink_to("me@here.1234")  # an editor's lock
+    (own / "algorithm" / "old.yaml").mkdir()
+    (own / "algorithm" / "torn.yaml").write_bytes(b"\xd2\xff\x00")
+    (own / "algorithm" / "mine.yaml").write_text("name: mine\n")
+    composer = Composer([own])
+    assert composer.compose(["algorithm=mine"]).trial.algorithm.name == "mine"
+    assert "algorithm/mine.yaml" in composer.snapshot()
+    assert "torn.yaml" in faults(composer, "algorithm=torn")
+
+
+def test_what_studies_have_written_below_is_none_of_the_options(own: Path) -> None:
+    """Else each study would hold the files of all before it: --config-dir=. where outputs lie."""
+    (own / "algorithm" / "mine.yaml").write_text("name: mine\n")
+    study = own / "outputs" / "first"
+    (study / "conf" / "algorithm").mkdir(parents=True)
+    (study / "study.yaml").write_text("name: first\n")
+    (study / "conf" / "algorithm" / "grpo.yaml").write_text("- torn\n")
+    snapshot = Composer([own]).snapshot()
+    assert "algorithm/mine.yaml" in snapshot and not [name for name in snapshot if name.startswith("outputs")]
+
+
+def test_bytes_in_a_dict_are_told(own: Path) -> None:
+    (own / "reward").mkdir()
+    (own / "reward" / "mine.yaml").write_text("name: mine\nfunction_kwargs: {key: [!!binary aGVsbG8=]}\n")
+    assert faults(Composer([own]), "reward=mine").startswith("reward.function_kwargs")
 
 
 def test_a_missing_config_dir_is_told(tmp_path: Path) -> None:

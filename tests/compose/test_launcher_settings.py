@@ -54,6 +54,24 @@ def test_stock_launchers_under_our_sweeper(composer: Composer, launcher: str, ou
     assert translated(["hydra/sweeper=basic", "hydra/sweeper=hysweep", *words]) != words
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        *(
+            (f"additional_parameters={text}", "is no mapping of options by name")
+            for text in ("5", "[a]", "abc", "{1: a}")
+        ),
+        ("additional_parameters={comment: !!binary aGVsbG8=}", "no override can carry a bytes"),
+        ("setup={a b: 1}", "no override can carry the key 'a b'"),
+        ("timeout_min=24:00:00", "'24:00:00': is no whole number"),
+    ],
+)
+def test_a_value_that_no_setting_can_have_is_told(composer: Composer, setting: str, says: str) -> None:
+    with pytest.raises(BadInput) as said:
+        composer.compose([OURS, f"hydra.launcher.{setting}"])
+    assert says in str(said.value) and len(str(said.value).splitlines()) == 1
+
+
 def test_a_launcher_that_nothing_would_ask_is_refused() -> None:
     with pytest.raises(BadInput, match="hydra/launcher = joblib: is not asked"):
         translated(["hydra/launcher=joblib"])

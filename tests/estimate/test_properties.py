@@ -228,6 +228,19 @@ def test_fsdp2_shares_everything_out(trials) -> None:
     assert "weights" not in estimate(policy).of("train").parts
 
 
+def test_a_reference_of_fsdp2_is_on_the_host(trials) -> None:
+    """verl offloads what is never trained there, whatever is said of the actor."""
+    t = trials["qwen3_8b"]
+    without = replace(t, parallelism=replace(t.parallelism, engine="fsdp2"),
+                      memory=replace(t.memory, param_offload=False, optimizer_offload=False))  # fmt: skip
+    with_one = replace(without, algorithm=replace(t.algorithm, use_kl_loss=True))
+    plain, found = estimate(without), estimate(with_one)
+    assert "other models" not in found.of("train").parts
+    assert found.of("reference").parts.get("weights", 0) == 0
+    share = 2 * count_parameters(t.model.shape).total / t.world_size * t.cluster.gpus_per_node * 1.27 / 2**30
+    assert found.host_gib_per_node - plain.host_gib_per_node == pytest.approx(share)
+
+
 def test_the_latent_cache_is_the_same_on_every_rank(trials) -> None:
     t = trials["deepseek_v3"]
     found = [estimate(replace(t, rollout=replace(t.rollout, tensor=n))).cache for n in (1, 8)]

@@ -56,6 +56,13 @@ def test_the_order_is_the_declared_one(trial_of) -> None:
     assert "more_context" not in names(trial_of(*QWEN), Phase.UPDATE), "its checkpoints fit one layout alone"
 
 
+def test_fused_kernels_come_with_what_they_want(trial_of) -> None:
+    padded = trial_of(*QWEN, "memory.use_remove_padding=false")
+    higher = dict(rungs(padded, Phase.UPDATE))["fused_kernels"]
+    assert higher.memory.use_fused_kernels and higher.memory.use_remove_padding
+    assert "fused_kernels" not in names(trial_of(*QWEN, "algorithm=optimal_token_baseline"), Phase.UPDATE)
+
+
 def test_a_token_budget_is_never_under_the_longest_sequence(trial_of) -> None:
     for _, higher in rungs(trial_of(HY3), Phase.UPDATE):
         assert higher.trainer.max_token_len_per_gpu * higher.parallelism.context >= 2048 + 8192

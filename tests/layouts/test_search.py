@@ -46,6 +46,25 @@ def test_every_layout_that_is_offered_passes_check_and_fits(hy3: Trial) -> None:
         assert found.table["is_sure"][row] == all(v.is_sure for v in looked.verdicts)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [("rollout.expert=16",), ("rollout.expert=32",),
+     ("trainer.use_dynamic_batch=false", "trainer.max_token_len_per_gpu=16384",
+      "trainer.log_prob_max_token_len_per_gpu=16384", "trainer.micro_batch_size_per_gpu=3",
+      "trainer.train_batch_size=96", "trainer.mini_batch_size=96", "trainer.max_response_length=30000",
+      "rollout.max_model_len=null")],
+    ids=["experts of 16", "experts of 32", "micro batches by count"],
+)  # fmt: skip
+def test_what_is_offered_goes_with_what_the_layout_does_not_say(trial_of, changes: tuple[str, ...]) -> None:
+    """Experts that vLLM spreads over whole replicas; micro batches by count, to which a token budget is nothing."""
+    trial = trial_of("experiment=hy3_dapo_math", *changes)
+    before = {p.key for p in errors(check_trial(trial))}
+    found = search(trial)
+    assert found.fitting > 100
+    for row in random.Random(1).sample(range(found.fitting), 20):
+        assert {p.key for p in errors(check_trial(found.placed(trial, row)))} <= before, found.overrides(row)
+
+
 def test_no_layout_that_passes_check_is_left_out(hy3: Trial) -> None:
     trial = replace(hy3, cluster=replace(hy3.cluster, nodes=2, gpu_memory_gib=None))  # legal, whether it fits or not
     grid = crossed(training_grid(trial), rollout_grid(trial))

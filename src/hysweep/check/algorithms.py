@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,7 +185,7 @@ def plugin_has_algorithm(t: Trial) -> Iterator[Problem]:
     if a.plugin is None:
         return
     path = Path(resolve(a.plugin))
-    if not path.is_file():
+    if not os.path.isfile(path):
         if t.cluster.launcher == "local":
             yield Problem("algorithm.plugin", a.plugin, "there is no such file", f"looked for {path}", Stage.START)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from importlib.util import find_spec
@@ -76,7 +77,7 @@ def _here(names: list[str]) -> tuple[tuple[str, int, int], ...]:
     found = []
     for name in expand([n for n in names if not n.startswith("embedded:")]):
         path = Path(name)
-        if path.is_file() and (path.suffix == ".parquet" or path.stat().st_size < MOST):
+        if os.path.isfile(name) and (path.suffix == ".parquet" or path.stat().st_size < MOST):
             found.append((name, path.stat().st_mtime_ns, path.stat().st_size))
     return tuple(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,34 +28,32 @@ def files_exist(t: Trial) -> Iterator[Problem]:
     named = [(f"data.{n}", f) for n in ("train_files", "val_files") for f in _found(getattr(t.data, n))]
     if t.reward.function_path is not None:
         named.append(("reward.function_path", t.reward.function_path))
-    for key, name in [*named, ("model.path", t.model.path)]:
+    models = {
+        "model.path": t.model.path,
+        "algorithm.critic_path": t.algorithm.critic_path,
+        "reward.model_path": t.reward.model_path,
+    }
+    for key, name in [*named, *((key, path) for key, path in models.items() if path is not None)]:
         if name.startswith("embedded:"):
             if name.removeprefix("embedded:") not in assets.NAMES:
                 known = [f"embedded:{n}" for n in assets.NAMES]
                 yield Problem(key, name, "is not shipped", suggest(name, known))
             continue
-        if key == "reward.function_path" and (not name.strip() or Path(resolve(name)).is_dir()):
+        if key == "reward.function_path" and (not name.strip() or os.path.isdir(resolve(name))):
             yield Problem(key, name or "''", "is no file", "give a Python file that defines the function", Stage.START)
             continue
-        if key == "model.path" and not name.strip():
+        if key in models and not name.strip():
             yield Problem(key, "''", "names no model", "give a directory, or the id of a model on a hub", Stage.START)
             continue
-        if (
-            key == "model.path"
-            and Path(name).expanduser().exists()
-            and not (Path(name).expanduser() / "config.json").is_file()
-        ):
+        if key in models and os.path.exists(resolve(name)) and not os.path.isfile(f"{resolve(name)}/config.json"):
             yield Problem(key, name, "holds no config.json", "give a directory in Hugging Face format", Stage.START)
             continue
-        if key == "model.path" and not name.startswith(("/", "~", ".")):
+        if key in models and not name.startswith(("/", "~", ".")):
             continue  # the id of a model on a hub: not ours to look up here
-        if (
-            t.cluster.launcher == "local"
-            and not name.startswith(("pkg://", "hdfs://"))
-            and not Path(resolve(name)).exists()
-        ):
+        is_elsewhere = t.cluster.launcher != "local" or name.startswith(("pkg://", "hdfs://"))
+        if not is_elsewhere and not os.path.exists(resolve(name)):
             yield Problem(key, name, "there is no such file", f"looked for {resolve(name)}", Stage.START)
-        if key.startswith("data.") and t.data.reader == "verl" and Path(resolve(name)).is_dir():
+        if key.startswith("data.") and t.data.reader == "verl" and os.path.isdir(resolve(name)):
             why, cure = "is a directory: verl reads files", "name its files, as DIR/*.parquet, or set data.reader=arrow"
             yield Problem(key, name, why, cure, Stage.START)
         elif (
@@ -74,7 +73,7 @@ def files_exist(t: Trial) -> Iterator[Problem]:
 def unseen(t: Trial) -> list[str]:
     """Data files and the model that are not here to be looked at: on the nodes, or on a hub."""
     files = [name for name in (*_found(t.data.train_files), *_found(t.data.val_files), t.model.path) if name.strip()]
-    return [name for name in files if not name.startswith("embedded:") and not Path(resolve(name)).exists()]
+    return [name for name in files if not name.startswith("embedded:") and not os.path.exists(resolve(name))]
 
 
 def _found(names: list[str]) -> list[str]:

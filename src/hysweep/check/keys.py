@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, replace
@@ -168,7 +169,7 @@ def _written(value: object) -> object:
 def _of_option(group: str, name: str) -> dict[str, Any]:
     """The fields that a shipped option gives its group; what the environment may change as it is without."""
     path = SHIPPED / group / f"{name}.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):  # a name may be of any length
         return {}
     text = re.sub(r"\$\{oc\.env:\w+,([^{}]*)\}", r"\1", path.read_text(encoding="utf-8"))
     content = yaml.safe_load(text)
@@ -187,8 +188,9 @@ def loggers_are_known(t: Trial) -> Iterator[Problem]:
 def runs_can_be_named(t: Trial) -> Iterator[Problem]:
     """Weights & Biases refuses a project's name once the models are loaded (wandb/sdk/wandb_settings.py)."""
     if "wandb" not in t.tracking.loggers:
-        for name, value, usual in (("entity", t.tracking.entity, None), ("mode", t.tracking.mode, "online")):
-            if value != usual:
+        usual: dict[str, object] = {"entity": None, "mode": "online", "tags": []}
+        for name in usual:
+            if (value := getattr(t.tracking, name)) != usual[name]:
                 why, cure = "has no effect: wandb is none of tracking.loggers", "take tracking=wandb, or leave it out"
                 yield Problem(f"tracking.{name}", value, why, cure, Stage.NEVER, Severity.WARNING)
         return

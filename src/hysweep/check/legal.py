@@ -71,6 +71,11 @@ def replica_fills(world: Whole, per_node: int, tensor: Whole, data: Whole) -> An
     return (world % whole == 0) & (whole % in_node == 0) & ((data == 1) | (per_node % tensor == 0))
 
 
+def experts_spread(expert: Whole, tensor: Whole, data: Whole) -> Any:
+    """vLLM spreads experts over a whole replica or not at all (verl/workers/config/rollout.py)."""
+    return (expert == 1) | (expert == tensor * data)
+
+
 def batch_splits(samples: int, ranks: Whole) -> Any:
     """verl hands each data parallel rank the same number of samples of a mini batch."""
     return samples % ranks == 0

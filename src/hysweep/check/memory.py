@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from hysweep.check.keys import KERNEL_WIDTH
 from hysweep.check.numbers import either, has_shape
 from hysweep.check.rollout import legal_replicas
 from hysweep.estimate import estimate, optimizer_on_cpu
@@ -14,6 +15,7 @@ from hysweep.estimate.factors import kept_for, store
 from hysweep.estimate.result import NEAR
 from hysweep.schema import Problem, Severity, Stage, Trial
 from hysweep.schema.gpus import GPUS, kind_of, mistyped
+from hysweep.schema.override import emit
 
 Fits = Callable[[Trial], bool]
 SHARES = tuple(hundredths / 100 for hundredths in range(30, 95, 5))
@@ -39,7 +41,7 @@ def cure_of(t: Trial, group: str) -> str:
     changed = [(_margins(other)[group], name) for name, other in changes(t, leaves)]
     margin, name = max(changed, default=(before[group], ""))
     if margin > before[group]:
-        return f"more cluster.nodes, or another layout: {name} alone leaves it {-margin:.0f} GiB short"
+        return f"more cluster.nodes, or another layout: {name} alone leaves it {-margin:.1f} GiB short"
     return "more cluster.nodes, or another layout"
 
 
@@ -62,34 +64,47 @@ def changes(t: Trial, fits: Fits) -> Iterator[tuple[str, Trial]]:
     Of a number it is the one nearest to the trial's own that `fits`.
     """
     m, r, on_megatron = t.memory, t.rollout, t.parallelism.engine == "megatron"
+    kernels = fused_kernels(t)
 
-    def memory(**changes: Any) -> Trial:
-        return replace(t, memory=replace(m, **changes))
+    def memory(**changes: Any) -> tuple[str, Trial]:
+        said = " ".join(f"memory.{name}={emit(value)}" for name, value in changes.items())
+        return said, replace(t, memory=replace(m, **changes))
 
     if on_megatron and m.recompute_granularity != "full":
         whole = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-        said = " ".join(f"memory.{name}={value}" for name, value in whole.items())
-        yield said, memory(**whole)
-        if not m.use_fused_kernels:
-            yield f"{said} memory.use_fused_kernels=true", memory(**whole, use_fused_kernels=True)
+        whole |= {"recompute_modules": None} if m.recompute_modules is not None else {}
+        yield memory(**whole)
+        if kernels:
+            yield memory(**whole, **kernels)
     if not on_megatron and not m.use_gradient_checkpointing:
-        yield "memory.use_gradient_checkpointing=true", memory(use_gradient_checkpointing=True)
+        yield memory(use_gradient_checkpointing=True)
     if not (m.param_offload and m.optimizer_offload):
-        both = memory(param_offload=True, optimizer_offload=True)
-        yield "memory.param_offload=true memory.optimizer_offload=true", both
+        yield memory(param_offload=True, optimizer_offload=True)
     yield from _smaller_batches(t, fits)
-    if not m.use_fused_kernels:
-        yield "memory.use_fused_kernels=true", memory(use_fused_kernels=True)
+    if kernels:
+        yield memory(**kernels)
     for share in sorted(SHARES, key=lambda share: abs(share - r.gpu_memory_utilization)):
         if r.engine == "vllm" and share != r.gpu_memory_utilization:
             other = replace(t, rollout=replace(r, gpu_memory_utilization=share))
             yield f"rollout.gpu_memory_utilization={share:g}", other
     if r.engine == "vllm":
-        for tensor in legal_replicas(t):
-            if tensor > r.tensor:
-                yield f"rollout.tensor={tensor}", replace(t, rollout=replace(r, tensor=tensor))
+        for tensor in (size for size in legal_replicas(t) if size > r.tensor):
+            spread = tensor * r.data if r.expert > 1 else 1  # experts fill a replica, or are not spread
+            said = f"rollout.tensor={tensor}" + (f" rollout.expert={spread}" if spread > 1 else "")
+            yield said, replace(t, rollout=replace(r, tensor=tensor, expert=spread))
     if on_megatron and not optimizer_on_cpu(t):
-        yield "memory.optimizer_on_cpu=true", memory(optimizer_on_cpu=True)
+        yield memory(optimizer_on_cpu=True)
+
+
+def fused_kernels(t: Trial) -> dict[str, bool]:
+    """The settings of memory that turn the fused kernels on; none where they are on, or another rule refuses them."""
+    m, on_megatron = t.memory, t.parallelism.engine == "megatron"
+    needs_logits = t.algorithm.adv_estimator.endswith("optimal_token_baseline")
+    if m.use_fused_kernels or needs_logits or (on_megatron and t.model.shape.hidden_size % KERNEL_WIDTH):
+        return {}
+    return {"use_fused_kernels": True} | (
+        {} if m.use_remove_padding or not on_megatron else {"use_remove_padding": True}
+    )
 
 
 def _smaller_batches(t: Trial, fits: Fits) -> Iterator[tuple[str, Trial]]:

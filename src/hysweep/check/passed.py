@@ -8,6 +8,7 @@ from hysweep.check.numbers import has_shape
 from hysweep.check.transformer_fields import KNOWN
 from hysweep.compile import flatten, keys_of, trainer_values
 from hysweep.schema import Problem, Severity, Stage, Trial, nearest, suggest
+from hysweep.schema.override import SAYABLE, refusal
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM: LoRAConfig.max_lora_rank
 NODES = ("actor", "ref")  # of actor_rollout_ref, and the critic: who is built of a TransformerConfig
@@ -50,6 +51,20 @@ SIZES = {
 # verl/trainer/config/config.py: CheckpointConfig. A name that it does not know is saved by nobody.
 CONTENTS = ("model", "optimizer", "extra", "hf_model")
 WHOLE = ("model", "optimizer", "extra")  # what training goes on from as if it had never stopped
+
+
+def overrides_can_be_said(t: Trial) -> Iterator[Problem]:
+    """A node is told of names and plain values alone, in Hydra's grammar: what that cannot carry would fail there."""
+    keys = keys_of(t)
+    passed = {f"verl.{key}": (key, value) for key, value in flatten(t.verl) if key in keys}
+    for field, tree in (
+        ("reward.function_kwargs", t.reward.function_kwargs),
+        ("model.transformer_config", t.model.transformer_config),
+    ):
+        passed |= {f"{field}.{name}": (f"x.{name}", value) for name, value in tree.items()}
+    for field, (key, value) in passed.items():
+        if why := refusal(key, value):
+            yield Problem(field, value, why, SAYABLE)
 
 
 def closed_sets_are_kept(t: Trial) -> Iterator[Problem]:

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from hysweep.check.numbers import either
 from hysweep.compile import resolve
 from hysweep.rewards import read_routes, servers_of
 from hysweep.schema import BadInput, Problem, Stage, Trial, Unsaid, suggest
 
 SERVER = ("command", "health", "ready_s")
+# What a function is called with anyway: by the router, and by verl (verl/experimental/reward_loop/reward_manager),
+# where what is given besides wins (verl/trainer/ppo/reward.py).
+TAKEN = {"routes", "function", "timeout_s", "retries", "batch", "concurrent", "data_source", "solution_str",
+         "ground_truth", "extra_info"}  # fmt: skip
 
 
 def routes_are_readable(t: Trial) -> Iterator[Problem]:
@@ -27,7 +30,7 @@ def routes_are_readable(t: Trial) -> Iterator[Problem]:
         for term in route.terms:
             key = f"reward.routes.{route.pattern}"
             for name, value in term.options.items() if term.kind == "ready" and t.cluster.launcher == "local" else ():
-                if name.endswith("_file") and not Path(resolve(value)).is_file():
+                if name.endswith("_file") and not os.path.isfile(resolve(value)):
                     why, looked = "there is no such file", f"looked for {resolve(value)}"
                     yield Problem(f"{key}.{name}", value, why, looked, Stage.ROLLOUT)
             if term.kind == "function":
@@ -50,7 +53,7 @@ def function_problems(
 ) -> Iterator[Problem]:
     """`python_path`: what the job has as PYTHONPATH beside this process's; None: imports are not looked at."""
     path = Path(resolve(file))
-    if not path.is_file():
+    if not os.path.isfile(path):
         if is_here:
             yield Problem(key, file, "there is no such file", f"looked for {path}", Stage.START)
         return
@@ -155,10 +158,11 @@ def one_reward_is_asked(t: Trial) -> Iterator[Problem]:
         yield Problem(
             "reward.sandbox_url", t.reward.sandbox_url, why, "leave it out, or take reward=sandbox", Stage.NEVER
         )
-    taken = {"routes", "function", "timeout_s", "retries", "batch", "concurrent"} & set(t.reward.function_kwargs)
-    if taken:
-        why = f"{either(sorted(taken))} is taken by the router"
-        yield Problem("reward.function_kwargs", sorted(taken), why, "call it otherwise", Stage.ROLLOUT)
+    for name in sorted(TAKEN & set(t.reward.function_kwargs)):
+        why = "is the name of what verl, or the router, says of each row, and would take its place"
+        yield Problem(
+            f"reward.function_kwargs.{name}", t.reward.function_kwargs[name], why, "call it otherwise", Stage.ROLLOUT
+        )
 
 
 def reward_model_is_served(t: Trial) -> Iterator[Problem]:

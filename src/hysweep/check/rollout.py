@@ -58,12 +58,12 @@ def replicas_that_fit(t: Trial, data: int | None = None) -> list[int]:
 
 
 def rollout_experts_fill_replica(t: Trial) -> Iterator[Problem]:
-    """vLLM spreads experts over a whole replica or not at all (verl/workers/config/rollout.py)."""
+    """See `legal.experts_spread`; and only a mixture has some to spread."""
     whole = t.rollout.tensor * t.rollout.data
     if t.rollout.expert > 1 and has_shape(t) and not t.model.shape.num_experts:
         why = f"{t.model.name} has no experts, and vLLM refuses to spread them"
         yield Problem("rollout.expert", t.rollout.expert, why, "give 1", Stage.START)
-    elif t.rollout.expert not in (1, whole):
+    elif not legal.experts_spread(t.rollout.expert, t.rollout.tensor, t.rollout.data):
         yield Problem(
             "rollout.expert",
             t.rollout.expert,
@@ -88,8 +88,15 @@ def engine_step_holds_sequences(t: Trial) -> Iterator[Problem]:
 
 def temperature_leaves_diversity(t: Trial) -> Iterator[Problem]:
     """Nothing to draw from, or too little; vLLM's SamplingParams wants top_p above 0."""
-    if t.rollout.top_p == 0:
-        yield Problem("rollout.top_p", 0.0, "leaves nothing to draw from", "1 is usual", Stage.ROLLOUT)
+    r = t.rollout
+    for key, top_p in (("top_p", r.top_p), ("val_top_p", r.val_top_p if r.val_do_sample else 1)):
+        if top_p == 0:
+            yield Problem(f"rollout.{key}", 0.0, "leaves nothing to draw from", "1 is usual", Stage.ROLLOUT)
+    if r.val_n > 1 and (r.val_temperature == 0 or not r.val_do_sample):
+        key, value = ("val_temperature", 0.0) if r.val_do_sample else ("val_do_sample", False)
+        why = f"is greedy: all {r.val_n} answers to a validation prompt (rollout.val_n) would be the same"
+        cure = "set rollout.val_n=1, or sample them" + ("" if r.val_do_sample else ": rollout.val_do_sample=true")
+        yield Problem(f"rollout.{key}", value, why, cure, Stage.NEVER, Severity.WARNING)
     if t.rollout.temperature == 0:
         yield Problem(
             "rollout.temperature",

@@ -54,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     algorithms.ranges_are_usual,
     keys.loggers_are_known,
     keys.runs_can_be_named,
+    passed.overrides_can_be_said,
     passed.passed_values_are_legal,
     passed.closed_sets_are_kept,
     passed.async_trainer_is_whole,

@@ -6,6 +6,7 @@ SLURM's own words are of sbatch(1) and srun(1), 22.05 to 25.05.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import shutil
@@ -13,10 +14,10 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
-from pathlib import Path
 
 from hysweep.check.keys import RESERVED, is_as_shipped, is_said
 from hysweep.check.numbers import has_shape
+from hysweep.compile import nodes_of
 from hysweep.estimate.formulas import GIB
 from hysweep.estimate.layout import job_of, layout_of
 from hysweep.estimate.memory import checkpoint_of, host_of
@@ -225,9 +226,9 @@ def nodes_are_there(t: Trial) -> Iterator[Problem]:
         except BadInput as e:
             yield Problem(f"cluster.{field}", text, e.problems[0].why, "write it as node[001-003],gpu7", Stage.START)
     wanted, unwanted = named.get("nodelist", set()), named.get("exclude", set())
-    if len(wanted) > t.cluster.nodes:
-        why = f"names {len(wanted)} nodes, all of which must be among the {t.cluster.nodes} of the job"
-        cure = f"name {t.cluster.nodes} at most, or exclude the others"
+    if len(wanted) > (nodes := nodes_of(t)):
+        why = f"names {len(wanted)} nodes, all of which must be among the {nodes} of the job"
+        cure = f"name {nodes} at most, or exclude the others"
         yield Problem("cluster.nodelist", t.cluster.nodelist, why, cure, Stage.START)
     if both := sorted(wanted & unwanted):
         why = f"names {', '.join(both[:3])}{' and others' if len(both) > 3 else ''}, which cluster.nodelist wants"
@@ -366,7 +367,7 @@ def code_is_there(t: Trial) -> Iterator[Problem]:
     if not _on_slurm(t):
         return
     for n, directory in enumerate(t.cluster.code):
-        if not Path(directory).expanduser().is_dir():
+        if directory.strip() and not os.path.isdir(os.path.expanduser(directory)):
             why = "there is no such directory"
             yield Problem(f"cluster.code.{n}", directory, why, "name one with code, as it lies here", Stage.START)
 

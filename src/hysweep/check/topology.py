@@ -19,6 +19,7 @@ from hysweep.check.numbers import (
     transformer_config,
 )
 from hysweep.check.rollout import replicas_that_fit
+from hysweep.compile import nodes_of
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 ALIGNED = 8  # elements: 16 bytes of 16 bit each, which kernels load at once
@@ -76,6 +77,9 @@ def launcher_has_nodes(t: Trial) -> Iterator[Problem]:
             "the local launcher has one node",
             "give 1, or try cluster=slurm_h100",
         )
+    elif t.cluster.launcher == "local" and (nodes := nodes_of(t)) > 1:
+        why = f"has one node, which trains, and {nodes - 1} more are set apart (reward.model_nodes, or by verl's keys)"
+        yield Problem("cluster.launcher", "local", why, "set none apart, or try cluster=slurm_h100", Stage.START)
 
 
 def dense_grid_divides_world(t: Trial) -> Iterator[Problem]:

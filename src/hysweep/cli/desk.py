@@ -142,7 +142,7 @@ def plan(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], stri
     job = compile_trial(
         trial, definition.directory.path / "trials" / f"0000-{trial_id(trial, definition.space.varied)}"
     )
-    most_hours = definition.most_trials * worst_case(trial.cluster)
+    most_hours = definition.most_trials * worst_case(trial)
     budget = definition.study.budget_gpu_hours
     facts: dict[str, Any] = {
         "study": definition.study.name,
@@ -154,7 +154,7 @@ def plan(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], stri
         "max_parallel": definition.study.max_parallel,
         "launcher": job.launcher,
         "nodes_per_trial": job.nodes,
-        "gpus_per_trial": trial.world_size if trial.has_gpu else 0,
+        "gpus_per_trial": job.nodes * job.gpus_per_node if trial.has_gpu else 0,
         "timeout_min": job.timeout_min,
         "gpu_hours_at_most": most_hours if budget is None else min(most_hours, budget),
         "budget_gpu_hours": budget,

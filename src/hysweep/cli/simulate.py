@@ -19,6 +19,7 @@ from rich.text import Text
 
 from hysweep.check import errors
 from hysweep.cli.desk import print_problems, refuse_empty
+from hysweep.compile import nodes_of
 from hysweep.compose import Composer
 from hysweep.launch.simulated import BOOT_S, SimulatedCluster
 from hysweep.report import words
@@ -88,7 +89,7 @@ def simulate(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], 
         raise BadInput(*faults)
     for problem in of_study:
         click.echo(f"warning: {problem}", err=True)
-    cluster = _cluster(asked, max(t.cluster.nodes for t in feasible), definition.study.max_parallel)
+    cluster = _cluster(asked, max(map(nodes_of, feasible)), definition.study.max_parallel)
     curves = _curves(asked, definition, composer)
     if asked.keep is not None and (there := asked.keep / definition.study.name).exists():
         raise BadInput(Problem("--keep", there, "is there already", "give another directory, or remove it"))

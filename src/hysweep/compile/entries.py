@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 from dataclasses import dataclass, replace
 from functools import cache
+from glob import glob
 from pathlib import Path
 
 from hysweep.compile.keys import INSTALLED, UNREADABLE, TrainerKeys, trainer_keys
@@ -32,10 +34,10 @@ def find_entry(module: str, recipes: str, model_engine: str) -> Entry:
     Under Megatron it is the configuration beside the entry's own whose name has megatron in it too, where there is one.
     Raises BadInput.
     """
-    root = Path(recipes).expanduser().absolute()
-    file = root.joinpath(*module.split(".")).with_suffix(".py")
-    if not file.is_file():
-        there = sorted(".".join(p.relative_to(root).with_suffix("").parts) for p in root.glob("*/*main*.py"))
+    root = Path(os.path.expanduser(recipes)).absolute()
+    file = root / f"{module.replace('.', '/')}.py"
+    if not os.path.isfile(file):
+        there = sorted(name[:-3].replace("/", ".") for name in glob("*/*main*.py", root_dir=root))
         cure = suggest(module, there) if there else "give a checkout of verl's recipes as trainer.recipes"
         raise BadInput(Problem("trainer.entry", module, f"is no module of {root}", cure))
     try:

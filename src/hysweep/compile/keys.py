@@ -118,7 +118,7 @@ def _table(verl: str) -> tuple[dict[str, Any], Path | None]:
     except ModuleNotFoundError as e:
         raise BadInput(Problem("trainer.verl", verl, str(e), f"install it, or try {' or '.join(VERSIONS)}")) from e
     except UNREADABLE as e:
-        is_there = Path(verl).expanduser().exists()
+        is_there = os.path.exists(os.path.expanduser(verl))
         why = f"holds no verl that can be read: {_torn(e, root)}" if is_there else "is no version that is known"
         cure = suggest(verl, [*VERSIONS, INSTALLED]) + ", or the path of a wheel or a checkout"
         raise BadInput(Problem("trainer.verl", verl, why, cure)) from e
@@ -146,7 +146,7 @@ def _root(verl: str) -> Path:
 
     if verl == INSTALLED:
         return installed_verl()
-    path = Path(verl).expanduser().absolute()
+    path = Path(os.path.expanduser(verl)).absolute()
     if path.suffix != ".whl":
         return path
     target = cache_root() / "verl" / _digest([path])

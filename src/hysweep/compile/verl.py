@@ -21,7 +21,7 @@ from hysweep.schema import BadInput, Leaf, Problem, Trial, leaves, suggest
 from hysweep.schema.groups import ESTIMATORS, FSDP, LOSSES, MEGATRON
 from hysweep.schema.job import Job
 from hysweep.schema.knob import ACTOR, MODEL, REF, ROLLOUT, Knob
-from hysweep.schema.override import emit
+from hysweep.schema.override import SAYABLE, emit, refusal
 
 MODEL_ENGINE = {"fsdp2": "dp", "megatron": "megatron"}
 EMBEDDED = "embedded:"
@@ -63,15 +63,18 @@ ROUTER = "pkg://hysweep.rewards.router"
 # What compile_trial sets for each trial, by its directory.
 PLACED = ("trainer.experiment_name", "trainer.default_local_dir", "trainer.resume_mode")
 
-# Of the actor's grid, what the critic takes over.
-MIRRORED = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "override_transformer_config.",
-)
+# Of the actor's keys, those that the critic takes over, and what they are called there: how it is laid out, what of it
+# waits where, and how it steps. One grid of ranks serves both.
+MIRRORED = {
+    f"{MEGATRON}.": "critic.megatron.",
+    f"{FSDP}.": "critic.fsdp.",
+    f"{ACTOR}.optim.override_optimizer_config.": "critic.optim.override_optimizer_config.",
+    f"{ACTOR}.optim.clip_grad": "critic.optim.clip_grad",
+    f"{ACTOR}.grad_clip": "critic.grad_clip",
+    f"{ACTOR}.strategy": "critic.strategy",
+    f"{ACTOR}.ulysses_sequence_parallel_size": "critic.ulysses_sequence_parallel_size",
+    f"{MODEL}.enable_gradient_checkpointing": "critic.model.enable_gradient_checkpointing",
+}
 
 
 def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
@@ -89,6 +92,9 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
     keys = keys_of(trial)
     overrides, faults = [], []
     for key, value in values.items():
+        if why := refusal(key, value):
+            faults.append(Problem(f"verl.{key}", value, why, SAYABLE))
+            continue
         try:
             overrides.append(keys.override(key, emit(value)))
         except KeyError:
@@ -104,7 +110,7 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
         requires=requirements(trial),
         prepare=(("-m", "hysweep.embedded.build"),) if uses_embedded else (),
         launcher=trial.cluster.launcher,
-        nodes=trial.cluster.nodes,
+        nodes=nodes_of(trial),
         gpus_per_node=trial.cluster.gpus_per_node,
         ray_cpus=trial.cluster.cpus_per_node,
         ray_gpus=trial.cluster.gpus_per_node,
@@ -120,13 +126,33 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
     )
 
 
+def nodes_of(trial: Trial) -> int:
+    """Nodes of the whole job: those that train, and those that verl sets apart besides, each in a pool of its own.
+
+    For a reward model, for the teacher of a distillation (verl/trainer/ppo/v1/trainer_base.py), and for the rollout of
+    separate_async (trainer_separate_async.py).
+    """
+    passed, per_node = dict(flatten(trial.verl)), trial.cluster.gpus_per_node
+    pools = {
+        "reward.reward_model": passed.get("reward.reward_model.enable_resource_pool") is True,
+        "distillation": passed.get("distillation.enabled") is True,
+        ROLLOUT: passed.get("trainer.v1.trainer_mode") == "separate_async",
+    }
+    nodes = trial.cluster.nodes + (trial.reward.model_nodes if trial.reward.model_path is not None else 0)
+    for pool in (name for name, is_there in pools.items() if is_there):
+        count, gpus = passed.get(f"{pool}.nnodes"), passed.get(f"{pool}.n_gpus_per_node")
+        together = max(1, per_node // gpus) if isinstance(gpus, int) and gpus > 0 else 1
+        nodes += -(-count // together) if isinstance(count, int) and count > 0 else 0
+    return nodes
+
+
 def _service(name: str, said: Any) -> dict[str, Any]:
     """A server as it is started elsewhere: files that its command names here get their whole path."""
     command = said.get("command") if isinstance(said, dict) else None
     if not command:
         raise BadInput(Problem(f"reward.servers.{name}", said, "says no command", "give command: python FILE"))
     words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
-    return {**said, "command": [resolve(word) if Path(word).is_file() else word for word in words]}
+    return {**said, "command": [resolve(word) if os.path.isfile(word) else word for word in words]}
 
 
 def keys_of(trial: Trial) -> TrainerKeys:
@@ -225,7 +251,7 @@ def resolve(name: str) -> str:
     if name.startswith(EMBEDDED):
         known = name.removeprefix(EMBEDDED)
         return str(assets.locate(known)) if known in assets.NAMES else name  # `check` says which there are
-    return str(Path(name).expanduser().absolute())
+    return str(Path(os.path.expanduser(name)).absolute())  # of a home that there is not it stays as it is
 
 
 def expand(names: list[str]) -> list[str]:
@@ -239,7 +265,7 @@ def expand(names: list[str]) -> list[str]:
 
 def model_path(name: str) -> str:
     """Like `resolve`, but what is no path here is left as it is: the id of a model on a hub."""
-    is_path = name.startswith((EMBEDDED, "~", ".", "/")) or Path(name).exists()
+    is_path = name.startswith((EMBEDDED, "~", ".", "/")) or os.path.exists(name)
     return resolve(name) if is_path else name
 
 
@@ -302,17 +328,14 @@ def uses_v1(trial: Trial) -> bool:
 
 def _critic(trial: Trial) -> dict[str, Any]:
     """The critic is a second model of the actor's shape, laid out as the actor is."""
-    memory, parallelism, shared = trial.memory, trial.parallelism, trial.model
-    engine = "critic.megatron" if parallelism.engine == "megatron" else "critic.fsdp"
+    shared = trial.model
     values: dict[str, Any] = {
         "critic.enable": True,
         "critic.model.path": model_path(trial.algorithm.critic_path or shared.path),
         "critic.model.tokenizer_path": model_path(shared.path),
         "critic.model.trust_remote_code": shared.trust_remote_code,
         "critic.model.external_lib": shared.external_lib,
-        "critic.model.use_remove_padding": memory.use_remove_padding,
-        f"{engine}.param_offload": memory.param_offload,
-        f"{engine}.optimizer_offload": memory.optimizer_offload,
+        "critic.model.use_remove_padding": trial.memory.use_remove_padding,
     }
     if trial.trainer.use_dynamic_batch:
         # V1 gives the critic this budget and not ppo_max_token_len_per_gpu (verl/trainer/ppo/v1/trainer_base.py)
@@ -323,23 +346,12 @@ def _critic(trial: Trial) -> dict[str, Any]:
         }
     else:
         values["critic.ppo_micro_batch_size_per_gpu"] = trial.trainer.micro_batch_size_per_gpu
-    if parallelism.engine != "megatron":
-        values |= {"critic.strategy": "fsdp2", "critic.grad_clip": trial.trainer.grad_clip}
-        if parallelism.context > 1:
-            values["critic.ulysses_sequence_parallel_size"] = parallelism.context
-        return values
-    # one process group grid serves all roles, so the critic takes the actor's, with what its layers must have
-    mirrored = tuple(f"{MEGATRON}.{name}" for name in MIRRORED)
-    values |= {
-        key.replace(MEGATRON, "critic.megatron"): value
-        for key, value in (_live(trial, leaves(trial)) | _model(trial)).items()
-        if key.startswith(mirrored)
-    }
+    of_actor = _live(trial, leaves(trial)) | _engine(trial) | _model(trial)
     return values | {
-        "critic.megatron.context_parallel_size": parallelism.context,
-        "critic.megatron.use_mbridge": True,
-        "critic.megatron.vanilla_mbridge": False,
-        "critic.optim.clip_grad": trial.trainer.grad_clip,
+        key.replace(own, critics, 1): value
+        for key, value in of_actor.items()
+        for own, critics in MIRRORED.items()
+        if key.startswith(own)
     }
 
 

@@ -55,6 +55,7 @@ from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
 
 SHIPPED = Path(__file__).parent.parent / "conf"
 MOST_TOLD = 10  # faults of one range
+MOST = 10**12  # of a whole number that has no bound of its own: what is reckoned with it takes no time
 KEPT = 256  # command lines whose result is kept
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:[^${}]*\}")  # names no other field
 
@@ -310,9 +311,9 @@ class Composer:
         for text in overrides:
             key, _, value = text.partition("=")
             if key.lstrip("+") == "sweep" and value.endswith(".yaml"):
-                file = Path(value).expanduser().absolute()
+                file = Path(os.path.expanduser(value)).absolute()
                 text = f"{key}={sweep_name(file, 'sweep')}"
-                if not file.is_file():
+                if not os.path.isfile(file):
                     raise BadInput(Problem("sweep", value, "there is no such file", "give a path, or see hysweep show"))
                 self._files.delegate.get_sources().insert(0, _SweepFile(file))
                 self.sweep_files.append(file)
@@ -393,10 +394,12 @@ class Composer:
     def _texts(self, dirs: Iterable[Path]) -> dict[str, str]:
         files = {f"sweep/{path.name}": path.read_text(encoding="utf-8") for path in self.sweep_files}
         for d in dirs:
-            for path in sorted(d.glob("*.yaml")) + sorted(d.glob("*/**/*.yaml")):
-                files.setdefault(path.relative_to(d).as_posix(), path.read_text(encoding="utf-8"))
+            named = {path.relative_to(d).as_posix(): path for path in _files_of(d)}
             for path in sorted((d / "sweep").glob("*.yaml")):  # a link, in the source tree
-                files.setdefault(f"sweep/{path.name}", path.read_text(encoding="utf-8"))
+                named[f"sweep/{path.name}"] = path
+            for name, path in named.items():
+                with suppress(OSError, UnicodeDecodeError):  # an editor's broken link, a directory: no option
+                    files.setdefault(name, path.read_text(encoding="utf-8"))
         return files
 
     def _load_once(self, overrides: tuple[str, ...]) -> tuple[DictConfig, dict[str, str]]:
@@ -434,7 +437,7 @@ class Composer:
     def _broken_files(self) -> list[Problem]:
         """The files of a user's own groups that are no YAML mapping: looked for once something went wrong."""
         faults = []
-        own = (p for d in self.dirs if d != SHIPPED for p in sorted(d.rglob("*.yaml")))
+        own = (p for d in self.dirs if d != SHIPPED for p in _files_of(d))
         for path in (*own, *self.sweep_files):
             try:
                 text = path.read_text(encoding="utf-8")
@@ -473,7 +476,7 @@ class Composer:
         """Where YAML reads in a user's file a number that is none there: in a field that takes a text `0.5_5` is 0.55,
         and 24:00:00 is 86400 in one that takes a number."""
         faults = []
-        for path in (*(p for d in self._own for p in sorted(d.rglob("*.yaml"))), *self.sweep_files):
+        for path in (*(p for d in self._own for p in _files_of(d)), *self.sweep_files):
             try:
                 root = yaml.compose(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())
                 prefix = "" if _is_global(path) else f"{path.parent.name}."
@@ -595,6 +598,8 @@ class Composer:
         said = Unsaid.VALUE if cause.value is None else cause.value
         value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0].lstrip("+") == key), said)
         why = (cause.msg or str(cause)).splitlines()[0]
+        if unset := re.search(r"Environment variable '(.+)' not found", why):
+            return Problem(key, value, f"asks for ${unset[1]}, which is not set", f"export {unset[1]}, or give a value")
         if "???" in why or isinstance(cause, MissingMandatoryValue):
             return Problem(key, "(missing)", "needs a value", f"give {key}=...")
         if "is not Optional" in why and key not in self.words.fields:
@@ -696,6 +701,13 @@ def _put(env: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
+def _files_of(d: Path) -> list[Path]:
+    """The YAML files of a directory of groups, but for those that studies have written below it."""
+    found = sorted(d.glob("*.yaml")) + sorted(d.glob("*/**/*.yaml"))
+    studies = {path.parent for path in found if path.name == "study.yaml"} - {d}
+    return [path for path in found if not studies.intersection(path.parents)]
+
+
 def _is_global(path: Path) -> bool:
     """Whether a file's keys are those of the whole tree: the root of a config, or a `@package _global_`."""
     with path.open(encoding="utf-8") as file:
@@ -747,6 +759,7 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
         texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(v, str) and "\0" in v for v in texts):
             faults.append(Problem(leaf.path, str(value).replace("\0", r"\0"), "holds a NUL character", "leave it out"))
+        faults += (Problem(leaf.path, value, f"holds {odd}", "give texts") for odd in list(_unsaid(value))[:1])
         if isinstance(value, list):
             odd = [v for v in value if v is None or isinstance(v, (list, dict))]
             if odd and leaf.path != "study.enqueue":
@@ -758,13 +771,24 @@ def out_of_bounds(found: Iterable[Leaf]) -> list[Problem]:
             names = [str(c) if c is not None else "null" for c in k.choices]
             faults.append(Problem(leaf.path, value, "is none of the values it can have", suggest(str(value), names)))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            low, high = k.low, k.high
+            low, high = k.low, k.high if k.high is not None or isinstance(value, float) else MOST
             is_out = (low is not None and value < low) or (high is not None and value > high)
-            if is_out or (isinstance(value, float) and not math.isfinite(value)):  # a whole number has no end
+            if is_out or (isinstance(value, float) and not math.isfinite(value)):
                 bounds = (("at least", low), ("at most", high))
-                span = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
+                span = " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
                 faults.append(Problem(leaf.path, value, "is out of range", f"give {span or 'a number'}"))
     return faults
+
+
+def _unsaid(value: Any) -> Iterator[str]:
+    """What YAML can have in a value, and neither an override nor JSON."""
+    if isinstance(value, dict):
+        yield from (f"the name {name}, which is no text" for name in value if not isinstance(name, str))
+        yield from (odd for inner in value.values() for odd in _unsaid(inner))
+    elif isinstance(value, list):
+        yield from (odd for inner in value for odd in _unsaid(inner))
+    elif isinstance(value, bytes):
+        yield f"the bytes {value!r}"
 
 
 def all_leaves() -> Iterable[Leaf]:

@@ -116,6 +116,11 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
             key = SHORT_FOR[key]
         if key.startswith(("hydra.", "hydra/")) or key == "hydra":
             continue  # how Hydra itself runs: not a matter of what a trial is
+        if override.package is not None:
+            problems.append(
+                Problem(f"{key}@{override.package}", right, "is no place that there is", f"write {key}={right}")
+            )
+            continue
         if override.is_sweep_override():
             try:
                 space[key] = _dimension(key, override, words)

@@ -8,6 +8,7 @@ An architecture that is not in `FAMILIES` is read by the names that most of them
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -84,11 +85,8 @@ def local_model(path: str) -> Path | None:
     """The directory that `model.path` names, when it is one here that has a config.json; a hub id is none."""
     if not path or path.startswith(EMBEDDED):
         return None
-    try:
-        directory = Path(path).expanduser().absolute()
-        return directory if (directory / "config.json").is_file() else None
-    except (OSError, RuntimeError, ValueError):  # no such home, a name too long, a null byte
-        return None
+    directory = Path(os.path.expanduser(path)).absolute()
+    return directory if os.path.isfile(directory / "config.json") else None
 
 
 def read_model(directory: Path, given: Collection[str] = ()) -> dict[str, Any]:

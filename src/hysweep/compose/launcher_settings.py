@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -83,17 +84,17 @@ def as_overrides(settings: Mapping[str, Any], launcher: str = LAUNCHER) -> list[
     for name, value in settings.items():
         head, _, tail = name.partition(".")
         if head == "additional_parameters":
-            for option, text in ({tail: value} if tail else dict(value or {})).items():
+            for option, text in ({tail: value} if tail else _mapping(name, value)).items():
                 field = own.get(option.replace("-", "_"))
                 if field is None:
                     extra[option] = text
                 else:
-                    found.append(f"cluster.{field}={emit(text)}")
+                    found.append(f"cluster.{field}={_said(name, text)}")
         elif head in EXTRA:
             extra[head.replace("_", "-")] = value
         elif head in SAME:
             if value is not None:
-                found.append(f"{SAME[head]}={emit(value)}")
+                found.append(f"{SAME[head]}={_said(name, value)}")
         elif head in FIXED:
             only, why = FIXED[head]
             if only is not None and value != only:
@@ -101,10 +102,23 @@ def as_overrides(settings: Mapping[str, Any], launcher: str = LAUNCHER) -> list[
         elif not head.startswith("_"):
             cure = suggest(head, [*SAME, *EXTRA, "additional_parameters"])
             raise BadInput(Problem(f"hydra.launcher.{name}", value, "the launcher has no such setting", cure))
-    found += [
-        f"+cluster.additional_parameters.{name}={emit(value)}" for name, value in extra.items() if value is not None
-    ]
+    for option, value in extra.items():
+        if value is not None:
+            found.append(f"+cluster.additional_parameters.{option}={_said(option, value)}")
     return found
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if value is None or (isinstance(value, Mapping) and all(isinstance(option, str) for option in value)):
+        return dict(value or {})
+    raise BadInput(Problem(f"hydra.launcher.{name}", value, "is no mapping of options by name", "write {NAME: VALUE}"))
+
+
+def _said(name: str, value: Any) -> str:
+    try:
+        return emit(value)
+    except (TypeError, ValueError) as e:
+        raise BadInput(Problem(f"hydra.launcher.{name}", value, str(e), "give a text, a number or a list")) from e
 
 
 def as_typed(problem: Problem, words: Iterable[str]) -> Problem:
@@ -129,6 +143,8 @@ def _here(name: str) -> str:
 
 
 def _value(key: str, text: str) -> Any:
+    if re.fullmatch(r"\d+(?::\d+)+", text):
+        return text  # to YAML 24:00:00 is a number, 86400
     try:
         return OmegaConf.to_container(OmegaConf.from_dotlist([f"x={text}"]), resolve=True)["x"]  # type: ignore[call-overload,index]
     except (OmegaConfBaseException, YAMLError) as e:

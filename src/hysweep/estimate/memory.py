@@ -223,8 +223,8 @@ def _phases(job: Job, layout: Layout, counted: Parameters, size: StageSize, engi
     is_multi = layout.world > 1
     outside = f.OUTSIDE_TORCH + f.COMMUNICATION * is_multi
     asleep = _asleep(job, layout)
-    reference, critic = _reference(job, layout, size, counted), _critic(job, layout, size, counted)
-    reference_waits = reference * (1 - layout.param_offload) * (1 - layout.offload_policy)
+    reference, critic = _reference(job, size), _critic(job, layout, size, counted)
+    reference_waits = reference * (1 - layout.param_offload)
     critic_waits = critic.waits if critic else 0
     once = {"buffers": f.AFTER_FIRST_PASS, "outside torch": outside}
     resting = _state(actor.waits_weights, actor.waits_gradients, actor.waits_optimizer)
@@ -330,11 +330,10 @@ def _asleep(job: Job, layout: Layout) -> Number:
     return asleep + (awake - asleep) * layout.keeps_cache
 
 
-def _reference(job: Job, layout: Layout, size: StageSize, counted: Parameters) -> Number:
-    """The reference's weights in bf16: laid out as the actor's, and never trained."""
-    if not job.has_reference:
-        return 0
-    return f.weights(size.parameters) if job.engine == "megatron" else 2 * counted.total / layout.shards
+def _reference(job: Job, size: StageSize) -> Number:
+    """The reference's weights in bf16, laid out as the actor's. FSDP2 has what is never trained on the host, a layer at
+    a time on the GPU (verl workers/engine/fsdp/transformer_impl.py: CPUOffloadPolicy where forward_only)."""
+    return f.weights(size.parameters) if job.has_reference and job.engine == "megatron" else 0
 
 
 def _critic(job: Job, layout: Layout, size: StageSize, counted: Parameters) -> State | None:
@@ -485,11 +484,10 @@ def _offloaded(job: Job, layout: Layout, size: StageSize, counted: Parameters) -
         expert_data = layout.world / (layout.expert_tensor * layout.expert * layout.pipeline)
         whole = f.optimizer(size.dense, size.experts, data_context, expert_data) * 16 / 12
         sum_of = sum_of + models * layout.optimizer_on_cpu * whole
-        return sum_of + _reference(job, layout, size, counted) * layout.param_offload
+        return sum_of + _reference(job, size) * layout.param_offload
     living = sum(f.fsdp_sharded(counted.total, layout.shards))
     sum_of = sum_of + models * layout.offload_policy * living
-    offloads = larger(layout.param_offload, layout.offload_policy)
-    return sum_of + _reference(job, layout, size, counted) * offloads
+    return sum_of + job.has_reference * 2 * counted.total / layout.world
 
 
 def _saved(job: Job, layout: Layout, size: StageSize, counted: Parameters) -> Number:

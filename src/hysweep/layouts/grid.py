@@ -52,7 +52,7 @@ def training_grid(t: Trial, given: Collection[str] = ()) -> Grid:
 
     A number of stages that does not divide the layers is there with shorter ends (first and last stage), evenly as can
     be; where the trial's own ends are `given`, every number of stages is there with these. Tensor ranks stay within a
-    node. The token budget is the trial's own.
+    node. The token budget, or the micro batch, is the trial's own.
     """
     world, s = t.world_size, t.model.shape
     longest = t.trainer.max_prompt_length + t.trainer.max_response_length
@@ -72,12 +72,15 @@ def training_grid(t: Trial, given: Collection[str] = ()) -> Grid:
         # more would pad each sequence by a tenth and more
         & ((grid["context"] == 1) | (grid["tensor"] * grid["context"] * 2 * 10 <= longest))
         & legal.width_splits(s.intermediate_size if dense_layers else 0, grid["tensor"])
-        & legal.budget_holds(t.trainer.max_token_len_per_gpu, grid["context"], longest)
-        & legal.budget_holds(t.trainer.log_prob_max_token_len_per_gpu, grid["context"], longest)
     )
+    if t.trainer.use_dynamic_batch:
+        for budget in (t.trainer.max_token_len_per_gpu, t.trainer.log_prob_max_token_len_per_gpu):
+            fits &= legal.budget_holds(budget, grid["context"], longest)
     grid = {name: column[fits] for name, column in grid.items()}
     grid["data"] = world // (grid["tensor"] * grid["pipeline"] * grid["context"])
-    fits = legal.batch_splits(t.trainer.mini_batch_size * t.rollout.n, grid["data"])
+    # without dynamic batching a rank's share is whole micro batches
+    micro = 1 if t.trainer.use_dynamic_batch else t.trainer.micro_batch_size_per_gpu
+    fits = legal.batch_splits(t.trainer.mini_batch_size * t.rollout.n, grid["data"] * micro)
     grid = {name: column[fits] for name, column in grid.items()}
     # each with every way to lay out the experts
     ways = _product({"expert": experts, "expert_tensor": ranks[ranks <= t.cluster.gpus_per_node]})
@@ -108,6 +111,7 @@ def rollout_grid(t: Trial, given: Collection[str] = ()) -> Grid:
     is_given = bool({"rollout.tensor", "rollout.data"} & set(given))
     fits = (
         ((width == 0) | is_given | (width >= NARROWEST * tensor * data))
+        & legal.experts_spread(t.rollout.expert, tensor, data)
         & legal.replica_fills(world, t.cluster.gpus_per_node, tensor, data)
         & legal.heads_split(s.num_attention_heads, s.num_key_value_heads, tensor)
         & experts

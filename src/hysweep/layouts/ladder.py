@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hysweep.check import check_trial, errors
+from hysweep.check.memory import fused_kernels
 from hysweep.estimate import optimizer_on_cpu
 from hysweep.schema import Trial
 from hysweep.track import Phase
@@ -136,7 +137,7 @@ def _log_prob_budget(trial: Trial) -> Trial | None:
 
 
 def _fused_kernels(trial: Trial) -> Trial | None:
-    return _memory(trial, use_fused_kernels=True) if trial.has_gpu else None
+    return _memory(trial, **fused_kernels(trial)) if trial.has_gpu else None
 
 
 def _bucket(trial: Trial) -> Trial | None:

@@ -428,7 +428,7 @@ class Rollout:
         choices=("vllm", "embedded"),
         learned=False,
     )
-    n: int = knob(8, "samples a prompt: the group size", f"{ROLLOUT}.n", low=1)
+    n: int = knob(8, "samples a prompt: the group size", f"{ROLLOUT}.n", low=1, high=100_000)
     temperature: float = knob(1.0, "of training samples", f"{ROLLOUT}.temperature", low=0)
     top_p: float = knob(1.0, "of training samples", f"{ROLLOUT}.top_p", low=0, high=1)
     top_k: int = knob(-1, "of training samples; -1: all", f"{ROLLOUT}.top_k", low=-1)
@@ -448,7 +448,7 @@ class Rollout:
         low=0,
         high=1,
     )
-    val_n: int = knob(1, "samples a validation prompt", f"{ROLLOUT}.val_kwargs.n", low=1)
+    val_n: int = knob(1, "samples a validation prompt", f"{ROLLOUT}.val_kwargs.n", low=1, high=100_000)
     dtype: str = knob(
         "bfloat16", "precision of the rollout", f"{ROLLOUT}.dtype", choices=("bfloat16", "float16", "float32")
     )
@@ -633,7 +633,7 @@ class Reward:
     )
     model_nodes: int = knob(
         0,
-        "nodes of its own; 0: it shares the trainer's GPUs",
+        "nodes of its own, which the job has beside cluster.nodes; 0: it shares the trainer's GPUs",
         when=WITH_REWARD_MODEL,
         learned=False,
         low=0,
@@ -685,8 +685,10 @@ class Trainer:
     learning_rate: float = knob(1e-6, "of the actor", f"{ACTOR}.optim.lr", low=0, high=1)
     weight_decay: float = knob(0.01, "of the actor's optimizer", f"{ACTOR}.optim.weight_decay", low=0)
     grad_clip: float = knob(1.0, "largest norm of the gradient", low=0)
-    train_batch_size: int = knob(128, "prompts a step", "data.train_batch_size", unit="prompts", low=1)
-    mini_batch_size: int = knob(128, "prompts an update", f"{ACTOR}.ppo_mini_batch_size", unit="prompts", low=1)
+    train_batch_size: int = knob(128, "prompts a step", "data.train_batch_size", unit="prompts", low=1, high=10_000_000)
+    mini_batch_size: int = knob(
+        128, "prompts an update", f"{ACTOR}.ppo_mini_batch_size", unit="prompts", low=1, high=10_000_000
+    )
     ppo_epochs: int = knob(1, "passes over a step's samples", f"{ACTOR}.ppo_epochs", low=1)
     max_prompt_length: int = knob(
         512, "prompts are cut or dropped beyond it", "data.max_prompt_length", unit="tokens", low=1

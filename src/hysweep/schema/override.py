@@ -10,6 +10,7 @@ from typing import Any
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.\-]*\Z")
 _TAKEN = re.compile(r"(true|false|null|nan|[+-]?inf|[+-]?infinity|yes|no|on|off)\Z", re.IGNORECASE)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-/]*\Z")
+_DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*(?:\.(?:[A-Za-z_][A-Za-z0-9_\-]*|[0-9]+))*\Z")
 
 
 def literal(value: Any) -> Any:
@@ -47,6 +48,20 @@ def emit(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{_key(k)}:{emit(v)}" for k, v in value.items()) + "}"
     raise TypeError(f"no override can carry a {type(value).__name__}")
+
+
+SAYABLE = "name it by letters, digits, - and _"
+
+
+def refusal(key: str, value: Any) -> str:
+    """Why no override can say ``key=value``; empty where one can."""
+    if not _DOTTED.match(key):
+        return "has a name that no override can carry"
+    try:
+        emit(value)
+    except (TypeError, ValueError) as e:
+        return str(e)
+    return ""
 
 
 def _quote(text: str) -> str:

@@ -55,8 +55,8 @@ def _meaning(knob: Knob) -> str:
         text += f" [{knob.unit}]"
     if knob.choices:
         text += " (" + ", ".join("null" if c is None else str(c) for c in knob.choices) + ")"
-    low = [f"at least {knob.low:g}"] if knob.low is not None else []
-    high = [f"at most {knob.high:g}"] if knob.high is not None else []
+    low = [f"at least {knob.low}"] if knob.low is not None else []
+    high = [f"at most {knob.high}"] if knob.high is not None else []
     if bounds := low + high:
         text += f" ({' and '.join(bounds)})"
     if knob.when:

@@ -167,7 +167,7 @@ def _list(value: Any) -> list[Any]:
 def _absolute(value: Any) -> list[Any]:
     """A path, or several, as compile has them. A variable of the environment holds an absolute one, or nobody knows."""
     return [
-        str(Path(v).expanduser().absolute()) if isinstance(v, str) and not _is_marked(v) else v
+        str(Path(os.path.expanduser(v)).absolute()) if isinstance(v, str) and not _is_marked(v) else v
         for v in _list(canonical(value))
     ]
 

@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 
 from hysweep.check import errors
-from hysweep.compile import Job, compile_trial
+from hysweep.compile import Job, compile_trial, nodes_of
 from hysweep.compose import SEED
 from hysweep.compose.composer import MISCOMPOSED, load_trial, trial_yaml
 from hysweep.launch import Busy, JobState, JobStatus, Launcher, Refused, launcher, processes
@@ -396,7 +396,7 @@ class Controller:
 
     def _has_room_for(self, trial: TrialDirectory, state: State) -> bool:
         """Whether the budget allows a job anew, where the study runs by now."""
-        return not self._is_beyond(self._ledger.spent + worst_case(self._here(trial, state.attempt).cluster))
+        return not self._is_beyond(self._ledger.spent + worst_case(self._here(trial, state.attempt)))
 
     def _is_elsewhere(self, trial: TrialDirectory, attempt: int) -> bool:
         """Whether the job of an attempt would be another one where the study runs by now."""
@@ -1095,7 +1095,7 @@ class Controller:
 
     def _next_hours(self, trial: TrialDirectory) -> float:
         """What the next attempt of a trial may come to, where the study runs by now."""
-        return worst_case(self._here(trial, self._trials.state(trial).attempt).cluster)
+        return worst_case(self._here(trial, self._trials.state(trial).attempt))
 
     def _least_hours(self) -> float:
         if self._least is None:
@@ -1121,7 +1121,7 @@ class Controller:
             seconds = now() - began if began else 0.0
         config = self._config(trial, state.attempt)
         hours = min(max(0.0, seconds) / 3600, config.cluster.timeout_min / 60)  # whatever the nodes' clocks say
-        return hours * config.world_size
+        return hours * nodes_of(config) * config.cluster.gpus_per_node
 
 
 def _example(key: str) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 
+from hysweep.compile import nodes_of
 from hysweep.launch import JobState
-from hysweep.schema import Cluster
+from hysweep.schema import Trial
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Booking, Cause, StudyDirectory
 
@@ -57,9 +58,10 @@ class Ledger:
         return self.spent + math.fsum(hours for trial, hours in self._promised.items() if trial != without)
 
 
-def worst_case(asked: Job | Cluster) -> float:
+def worst_case(asked: Job | Trial) -> float:
     """What an attempt comes to that takes all of its time."""
-    return asked.nodes * asked.gpus_per_node * asked.timeout_min / 60
+    nodes, site = (asked.nodes, asked) if isinstance(asked, Job) else (nodes_of(asked), asked.cluster)
+    return nodes * site.gpus_per_node * site.timeout_min / 60
 
 
 def booking(attempt: AttemptDirectory, job: Job, cause: Cause, state: JobState | None, kept_to: float) -> Booking:

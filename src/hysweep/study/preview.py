@@ -55,7 +55,7 @@ def least_hours(definition: Definition, composer: Composer, changes: Mapping[str
     found = []
     for point in _points(definition):
         with suppress(BadInput):
-            found.append(worst_case(moved(composer.point(definition.fixed, definition.space, point), changes).cluster))
+            found.append(worst_case(moved(composer.point(definition.fixed, definition.space, point), changes)))
     return min(found, default=0.0)
 
 
@@ -109,7 +109,7 @@ def _beyond_budget(definition: Definition, looked: Sequence[Preview]) -> Iterato
     """A budget that allows not one of the trials that were looked at to take its time."""
     budget = definition.study.budget_gpu_hours
     trials = (p.trial for p in looked if p.trial is not None and p.is_feasible)
-    least = min((worst_case(t.cluster) for t in trials), default=0.0)
+    least = min((worst_case(t) for t in trials), default=0.0)
     if budget is None or budget >= least:
         return
     why = f"one trial may take {least:g} by its time limit, cluster.timeout_min"
