@@ -66,9 +66,9 @@ postgres: env
 smoke: env
 	cd $(ROOT) && $(PYTEST) -m "verl and not slurm"
 
-# A real SLURM cluster on this machine: brings its Debian packages, needs root. Elsewhere it says so and is skipped.
+# Two real SLURM clusters on this machine, for half of the tests each: brings its Debian packages, needs root. Elsewhere it says so and is skipped.
 slurm: env
-	cd $(ROOT) && WITH_SLURM=1 $(PYTEST) -m slurm tests/slurm
+	cd $(ROOT) && WITH_SLURM=1 $(PYTEST) -n 2 --dist loadfile -m slurm tests/slurm
 
 # The newest release candidate of Hydra, allowed to fail: it tells early what will break.
 next: env
