@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -97,6 +98,18 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
         (["resume", "nowhere"], "holds no study"),
         (["cancel", "nowhere"], "holds no study"),
         (["report", "nowhere"], "holds no study"),
+        (["run", "--detach", "--cfg", "job"], "--detach = --cfg"),
+        (["run", "-m", "--detach", "hydra/sweeper=basic", "algorithm=grpo,rloo"], "--detach = hydra/sweeper"),
+        (["show", "--doc", "algorithm=grpo"], "OVERRIDES is not read by --doc"),
+        (["check", "--verl-command", "run.sh", "-m"], "--multirun is not read by --verl-command"),
+        (["estimate", "--calibrate", "--html", "x.html", "dir"], "--html is not read by --calibrate"),
+        (["estimate", "--forget", "--json"], "--json is not read by --forget"),
+        (["data", "prepare", "--from", "copy"], "--from is not read by prepare without a NAME"),
+        (["doctor", "--setup", "dir", "--cluster", "testcluster"], "--cluster is not read by --setup"),
+        (["doctor", "--within", "3"], "--within is not read by doctor without --cluster"),
+        (["doctor", "--cluster", "testcluster", "--within", "nan"], "nan is no finite number"),
+        (["watch", "nowhere", "--every", "inf"], "--every"),
+        (["reward", "try", "math", "own.parquet", "--timeout", "nan"], "nan is no finite number"),
         (["frobnicate"], "frobnicate"),
         (["status"], "DIR"),
     ],
@@ -512,6 +525,20 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         f"{sys.executable} -m hysweep show --doc | head -1", shell=True, capture_output=True, text=True, timeout=60
     )
     assert done.stderr == ""
+
+
+def test_what_an_output_cannot_show_is_a_question_mark() -> None:
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "hysweep", "simulate", "sweep=quickstart", "--step-s", "20"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == 0 and "??" in done.stdout and not done.stderr
+
+
+def test_a_full_disk_behind_the_output_is_one_clear_error() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "hysweep", "show"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "hysweep: No space left on device; mend it and say it again\n"
 
 
 def test_completion_knows_groups_options_and_fields() -> None:

@@ -57,6 +57,9 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
         _fits_mode(composition, is_sweep)
     elif flags and is_sweep:
         raise BadInput(Problem("--multirun", flags[0], "Hydra shows one configuration", "leave out -m"))
+    if detach and (flags or not is_ours):
+        beside = flags[0] if flags else "hydra/sweeper"
+        raise BadInput(Problem("--detach", beside, "is Hydra's own to carry out, here and now", "leave out --detach"))
     places = [word for d in config_dirs for word in ("--config-dir", str(d))]
     typed[:] = ["hysweep", "run", *(["-m"] if is_sweep else []), *(["--detach"] if detach else []), *places, *arguments]
     if detach:
