@@ -92,6 +92,15 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (BrokenPipeError, SystemExit) as e:  # `hysweep show | head`: the reader has seen enough,
+            if not isinstance(e, BrokenPipeError) and not isinstance(e.__context__, BrokenPipeError):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)  # which to click and to rich is a failure
+
 
 @click.group(
     cls=Verbs,
@@ -735,9 +744,6 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)
         sys.exit(130)
-    except BrokenPipeError:  # `hysweep show | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as e:
         # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
         place = e.filename2 or e.filename or ("the current directory" if isinstance(e, FileNotFoundError) else "")
