@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from hysweep.track import AttemptDirectory, StudyDirectory, TrialDirectory
 
 LOOK_S = 0.3
 _PIECE = 1 << 20  # bytes read at once
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 class Tail:
@@ -42,7 +44,8 @@ class Tail:
 
 
 class Printer:
-    """Prints pieces of one or several files; of several it says which, as `tail` does."""
+    """Prints pieces of one or several files; of several it says which, as `tail` does. Ray colours what it says, which
+    is for a terminal."""
 
     def __init__(self, is_headed: bool) -> None:
         self._is_headed = is_headed
@@ -62,6 +65,8 @@ class Printer:
         self._write(("" if self._ends_line else "\n").encode() + text.encode() + b"\n")
 
     def _write(self, piece: bytes) -> None:
+        if not sys.stdout.isatty():
+            piece = _COLOUR.sub(b"", piece)
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
         self._ends_line = piece.endswith(b"\n")
