@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from hysweep.track.clock import now
 from hysweep.track.files import append_line, claim, read_lines, read_record, write_json, write_text
 from hysweep.track.metrics import curve_of
-from hysweep.track.records import Booking, Claim, End, State
+from hysweep.track.records import Booking, Claim, End, State, sound
 
 R = TypeVar("R")
 
@@ -36,8 +36,8 @@ _TRIAL = re.compile(r"[0-9]+-[^-]+")
 def _record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
     """What a file says, or None where it says nothing that can be understood."""
     try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return sound(read(json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from hysweep.track.causes import Cause, Phase
+
+
+R = TypeVar("R")
+_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+
+
+@cache
+def _declared(record: type[Any]) -> dict[str, tuple[type, ...]]:
+    """The plain fields of a record, and what each may be."""
+    found = {}
+    for f in fields(record):
+        kind = str(f.type).removesuffix(" | None")
+        if kind in _KINDS:
+            found[f.name] = (*_KINDS[kind], *((type(None),) if kind != f.type else ()))
+    return found
+
+
+def sound(record: R) -> R:
+    """Raises TypeError where a field is not what it is declared to be: somebody else wrote that file."""
+    for name, kinds in _declared(type(record)).items():
+        value = getattr(record, name)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise TypeError(f"{name} = {value!r}")
+    return record
 
 
 class Status(StrEnum):
@@ -69,7 +94,7 @@ class State:
             cause=Cause(d["cause"]) if d.get("cause") else None,
             reason=d.get("reason", ""),
             value=d.get("value"),
-            values=tuple(d.get("values", ())),
+            values=tuple(map(float, d.get("values", ()))),
             is_held=d.get("is_held", False),
             is_refused=d.get("is_refused", False),
             rungs=d.get("rungs", 0),
