@@ -154,6 +154,10 @@ def test_overrides_of_a_trial_may_have_spaces_in_them(own: Path) -> None:
     ("words", "said"),
     [
         (("data", "convert", "own.csv", "-o", "own.parquet", "--prompt", "question"), "is there already"),
+        (
+            ("data", "convert", "own.csv", "-o", "x.parquet", "--prompt", "question", "--config", "main"),
+            "--config = main",
+        ),
         (("data", "convert", "none.csv", "-o", "x.parquet"), "no such file"),
         (("data", "prepare", "gsm8"), "did you mean gsm8k"),
         (("data", "check", "own.parquet", "trainer.lerning_rate=1"), "learning_rate"),

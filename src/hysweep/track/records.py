@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from hysweep.track.causes import Cause, Phase
 
-
 R = TypeVar("R")
 _KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
