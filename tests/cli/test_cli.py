@@ -155,6 +155,12 @@ def test_check_answers_in_words_and_in_json() -> None:
     assert not looked["is_feasible"]
 
 
+def test_a_value_that_is_no_number_is_a_text_for_programs() -> None:
+    answer = hysweep("check", "verl.actor_rollout_ref.actor.optim.lr=nan", "--json")
+    [found] = json.loads(answer.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert answer.returncode == 1 and found["problems"][0]["value"] == "nan"
+
+
 def test_check_looks_at_every_trial_of_a_sweep() -> None:
     answer = hysweep("check", "algorithm=grpo,gspo", "algorithm.clip_ratio_c=3,10", "--json")
     looked = json.loads(answer.stdout)
