@@ -26,7 +26,7 @@ def _declared(record: type[Any]) -> dict[str, tuple[type, ...]]:
 
 def sound(record: R) -> R:
     """Raises TypeError where a field is not what it is declared to be: somebody else wrote that file."""
-    for name, kinds in _declared(type(record)).items():
+    for name, kinds in _declared(type(record)).items():  # type: ignore[arg-type]
         value = getattr(record, name)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise TypeError(f"{name} = {value!r}")
