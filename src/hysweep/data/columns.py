@@ -139,7 +139,11 @@ def make(table: pa.Table, recipe: Recipe) -> Made:
             "reward_model": reward_model,
         }
     )
-    extra = {name.rpartition(".")[2]: _column(table, name) for name in recipe.extra}
+    asked = {name: name.rpartition(".")[2] for name in recipe.extra}
+    if twice := [name for name, field in asked.items() if list(asked.values()).count(field) > 1]:
+        cure = "take one of them, or rename a column first"
+        raise BadInput(Problem("--extra", ",".join(twice), "would be one field of extra_info", cure))
+    extra = {field: _column(table, name) for name, field in asked.items()}
     if "extra_info" in table.column_names and pa.types.is_struct(table.schema.field("extra_info").type):
         own = _array(table, "extra_info")
         extra = {f.name: pc.struct_field(own, f.name) for f in own.type if f.name not in extra} | extra
