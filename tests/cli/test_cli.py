@@ -520,6 +520,14 @@ def test_plan_writes_nothing_and_counts(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_plan_tells_programs_what_it_tells_people() -> None:
+    words = ("plan", "algorithm=grpo,rloo", "space.filter='rollout.n > 1'", "cluster=h20_16x8")
+    shown, told = hysweep(*words).stdout, json.loads(hysweep(*words, "--json").stdout)
+    assert told["varies"] == {"algorithm": "choice(grpo,rloo)"} and "algorithm = choice(grpo,rloo)" in shown
+    assert told["only_where"] == ["rollout.n > 1"] and "only where  rollout.n > 1" in shown
+    assert told["first_job_as_sent"].startswith("# sbatch ") and told["first_job_as_sent"] in shown
+
+
 def test_hydras_own_flags_work() -> None:
     answer = hysweep("run", "--cfg", "job", "algorithm=cispo")
     assert answer.returncode == 0, answer.stderr
