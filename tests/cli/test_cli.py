@@ -339,6 +339,8 @@ def test_what_cannot_be_built_does_not_fit() -> None:
     answer = hysweep("estimate", "experiment=hy3_dapo_math", "model.shape.num_layers=7")
     assert answer.returncode == 1
     assert "fits" not in answer.stdout and "would fit, but for the problems" in answer.stdout
+    told = json.loads(hysweep("estimate", "experiment=hy3_dapo_math", "model.shape.num_layers=7", "--json").stdout)
+    assert told["problems"] and all(f"problem: {p['key']} = " in answer.stderr for p in told["problems"])
 
 
 def test_what_does_not_fit_comes_with_a_cure() -> None:
