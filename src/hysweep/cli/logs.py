@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from hysweep.cli.address import directory_at, trial_at
+from hysweep.cli.address import directory_at, known_in, trial_at
 from hysweep.schema import BadInput, Problem
 from hysweep.track import AttemptDirectory, StudyDirectory, TrialDirectory
 
@@ -160,9 +160,9 @@ def _only(directory: StudyDirectory) -> TrialDirectory:
     trials = directory.trials()
     if len(trials) == 1:
         return trials[0]
-    known = ", ".join(f"{t.number} ({t.id[:6]})" for t in trials[:12])
     why = f"the study has {len(trials)} trials"
-    raise BadInput(Problem("TRIAL", "not given", why, f"name one: {known}" if trials else "wait until it has one"))
+    cure = f"name one: {known_in(directory)}" if trials else "wait until it has one"
+    raise BadInput(Problem("TRIAL", "not given", why, cure))
 
 
 def _attempt(trial: TrialDirectory, number: int | None) -> AttemptDirectory:
