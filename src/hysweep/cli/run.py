@@ -27,18 +27,8 @@ from hysweep.schema import BadInput, Problem, Unsaid, suggest
 from hysweep.study import NothingFeasible, begin, define
 from hysweep.study.controller import Controller
 
-HYDRA_FLAGS = (
-    "--cfg",
-    "-c",
-    "--info",
-    "-i",
-    "--resolve",
-    "--package",
-    "-p",
-    "--hydra-help",
-    "--shell-completion",
-    "-sc",
-)
+SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help")  # what Hydra shows in place of a run
+HYDRA_FLAGS = (*SHOWS, "--resolve", "--package", "-p")
 
 
 def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_dirs: Sequence[Path]) -> int:
@@ -261,4 +251,6 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             raise BadInput(Problem(word, Unsaid.VALUE, "there is no such option", cure))
         else:
             overrides.append(word)
+    if flags and not any(word.partition("=")[0] in SHOWS for word in flags):
+        raise BadInput(Problem(flags[0], Unsaid.VALUE, "is of a configuration that is shown", "add --cfg job"))
     return flags, overrides
