@@ -89,6 +89,7 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
         (["check", "trainer.total_steps=int(interval(1,1000000000000))"], "study.n_trials"),
         (["run", "hydra.foo=1"], "hydra"),
         (["run", "hydra/launcher=foo"], "hydra"),
+        (["run", "hydra.verbose=3"], "hydra.verbose=3"),
         (["run", "-m", "algorithm=grpo,rloo", "--cfg", "job"], "leave out -m"),
         (["run", "cluster.launcher=slrum"], "cluster.launcher = slrum"),
         (["check", "trainer.lr=1"], "trainer.lr"),
@@ -537,6 +538,10 @@ def test_hydras_own_flags_work() -> None:
     answer = hysweep("run", "--cfg", "job", "algorithm=cispo")
     assert answer.returncode == 0, answer.stderr
     assert "loss_mode: cispo" in answer.stdout
+    told = yaml.safe_load(
+        hysweep("run", "--cfg", "hydra", "+hydra.job.env_set.A=b", "++hydra.verbose=true", "hydra={mode: RUN}").stdout
+    )["hydra"]
+    assert told["job"]["env_set"] == {"A": "b"} and told["verbose"] is True and told["mode"] == "RUN"
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
