@@ -90,6 +90,7 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
         (["run", "hydra.foo=1"], "hydra"),
         (["run", "hydra/launcher=foo"], "hydra"),
         (["run", "hydra.verbose=3"], "hydra.verbose=3"),
+        (["check", "hydra.searchpath=[file:///mine]"], "give --config-dir DIR"),
         (["run", "-m", "algorithm=grpo,rloo", "--cfg", "job"], "leave out -m"),
         (["run", "cluster.launcher=slrum"], "cluster.launcher = slrum"),
         (["check", "trainer.lr=1"], "trainer.lr"),
