@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -88,6 +89,8 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
         (["check", "trainer.total_steps=int(interval(1,1000000000000))"], "study.n_trials"),
         (["run", "hydra.foo=1"], "hydra"),
         (["run", "hydra/launcher=foo"], "hydra"),
+        (["run", "hydra.verbose=3"], "hydra.verbose=3"),
+        (["check", "hydra.searchpath=[file:///mine]"], "give --config-dir DIR"),
         (["run", "-m", "algorithm=grpo,rloo", "--cfg", "job"], "leave out -m"),
         (["run", "cluster.launcher=slrum"], "cluster.launcher = slrum"),
         (["check", "trainer.lr=1"], "trainer.lr"),
@@ -97,6 +100,21 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
         (["resume", "nowhere"], "holds no study"),
         (["cancel", "nowhere"], "holds no study"),
         (["report", "nowhere"], "holds no study"),
+        (["run", "--resolve"], "--resolve: is of a configuration that is shown; add --cfg job"),
+        (["run", "--package", "trainer"], "--package: is of a configuration that is shown"),
+        (["run", "--shell-completion"], "there is no such option"),
+        (["run", "--detach", "--cfg", "job"], "--detach = --cfg"),
+        (["run", "-m", "--detach", "hydra/sweeper=basic", "algorithm=grpo,rloo"], "--detach = hydra/sweeper"),
+        (["show", "--doc", "algorithm=grpo"], "OVERRIDES is not read by --doc"),
+        (["check", "--verl-command", "run.sh", "-m"], "--multirun is not read by --verl-command"),
+        (["estimate", "--calibrate", "--html", "x.html", "dir"], "--html is not read by --calibrate"),
+        (["estimate", "--forget", "--json"], "--json is not read by --forget"),
+        (["data", "prepare", "--from", "copy"], "--from is not read by prepare without a NAME"),
+        (["doctor", "--setup", "dir", "--cluster", "testcluster"], "--cluster is not read by --setup"),
+        (["doctor", "--within", "3"], "--within is not read by doctor without --cluster"),
+        (["doctor", "--cluster", "testcluster", "--within", "nan"], "nan is no finite number"),
+        (["watch", "nowhere", "--every", "inf"], "--every"),
+        (["reward", "try", "math", "own.parquet", "--timeout", "nan"], "nan is no finite number"),
         (["frobnicate"], "frobnicate"),
         (["status"], "DIR"),
     ],
@@ -140,6 +158,12 @@ def test_check_answers_in_words_and_in_json() -> None:
     [looked] = json.loads(bad.stdout)
     assert looked["problems"][0]["key"] == "rollout.n"
     assert not looked["is_feasible"]
+
+
+def test_a_value_that_is_no_number_is_a_text_for_programs() -> None:
+    answer = hysweep("check", "verl.actor_rollout_ref.actor.optim.lr=nan", "--json")
+    [found] = json.loads(answer.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert answer.returncode == 1 and found["problems"][0]["value"] == "nan"
 
 
 def test_check_looks_at_every_trial_of_a_sweep() -> None:
@@ -320,6 +344,8 @@ def test_what_cannot_be_built_does_not_fit() -> None:
     answer = hysweep("estimate", "experiment=hy3_dapo_math", "model.shape.num_layers=7")
     assert answer.returncode == 1
     assert "fits" not in answer.stdout and "would fit, but for the problems" in answer.stdout
+    told = json.loads(hysweep("estimate", "experiment=hy3_dapo_math", "model.shape.num_layers=7", "--json").stdout)
+    assert told["problems"] and all(f"problem: {p['key']} = " in answer.stderr for p in told["problems"])
 
 
 def test_what_does_not_fit_comes_with_a_cure() -> None:
@@ -501,17 +527,43 @@ def test_plan_writes_nothing_and_counts(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_plan_tells_programs_what_it_tells_people() -> None:
+    words = ("plan", "algorithm=grpo,rloo", "space.filter='rollout.n > 1'", "cluster=h20_16x8")
+    shown, told = hysweep(*words).stdout, json.loads(hysweep(*words, "--json").stdout)
+    assert told["varies"] == {"algorithm": "choice(grpo,rloo)"} and "algorithm = choice(grpo,rloo)" in shown
+    assert told["only_where"] == ["rollout.n > 1"] and "only where  rollout.n > 1" in shown
+    assert told["first_job_as_sent"].startswith("# sbatch ") and told["first_job_as_sent"] in shown
+
+
 def test_hydras_own_flags_work() -> None:
     answer = hysweep("run", "--cfg", "job", "algorithm=cispo")
     assert answer.returncode == 0, answer.stderr
     assert "loss_mode: cispo" in answer.stdout
+    told = yaml.safe_load(
+        hysweep("run", "--cfg", "hydra", "+hydra.job.env_set.A=b", "++hydra.verbose=true", "hydra={mode: RUN}").stdout
+    )["hydra"]
+    assert told["job"]["env_set"] == {"A": "b"} and told["verbose"] is True and told["mode"] == "RUN"
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    done = subprocess.run(
-        f"{sys.executable} -m hysweep show --doc | head -1", shell=True, capture_output=True, text=True, timeout=60
-    )
-    assert done.stderr == ""
+    for words in ("show --doc", "explain", "simulate sweep=quickstart --step-s 20"):
+        line = f"set -o pipefail; {sys.executable} -m hysweep {words} | true"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_an_output_cannot_show_is_a_question_mark() -> None:
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "hysweep", "simulate", "sweep=quickstart", "--step-s", "20"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == 0 and "??" in done.stdout and not done.stderr
+
+
+def test_a_full_disk_behind_the_output_is_one_clear_error() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "hysweep", "show"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "hysweep: No space left on device; mend it and say it again\n"
 
 
 def test_completion_knows_groups_options_and_fields() -> None:

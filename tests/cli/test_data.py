@@ -154,6 +154,28 @@ def test_overrides_of_a_trial_may_have_spaces_in_them(own: Path) -> None:
     ("words", "said"),
     [
         (("data", "convert", "own.csv", "-o", "own.parquet", "--prompt", "question"), "is there already"),
+        (
+            ("data", "convert", "own.csv", "-o", "x.parquet", "--prompt", "question", "--config", "main"),
+            "--config = main",
+        ),
+        (
+            (
+                "data",
+                "convert",
+                "own.csv",
+                "-o",
+                "x.parquet",
+                "--prompt",
+                "question",
+                "--answer",
+                "answer",
+                "--data-source",
+                "d",
+                "--extra",
+                "a.level,b.level",
+            ),
+            "--extra = a.level,b.level: would be one field of extra_info",
+        ),
         (("data", "convert", "none.csv", "-o", "x.parquet"), "no such file"),
         (("data", "prepare", "gsm8"), "did you mean gsm8k"),
         (("data", "check", "own.parquet", "trainer.lerning_rate=1"), "learning_rate"),
@@ -162,12 +184,14 @@ def test_overrides_of_a_trial_may_have_spaces_in_them(own: Path) -> None:
         (("reward", "try", "math", "own.csv"), "has no column"),
         (("reward", "try", "math", "own.parquet", "--answers", "latin1.txt"), "is no UTF-8"),
         (("reward", "try", "math", "own.parquet", "--answers", "row.jsonl"), "its row is no number"),
+        (("reward", "try", "math", "own.parquet", "--answers", "twice.jsonl"), "line 2: row 0 has an answer already"),
         (("data", "convert", "own.csv", "-o", "own.csv/x.parquet", "--prompt", "question"), "cannot be written"),
     ],
 )
 def test_bad_input_is_one_clear_error(words: tuple[str, ...], said: str, own: Path) -> None:
     Path("latin1.txt").write_bytes(b"caf\xe9\n")
     Path("row.jsonl").write_text('{"row": "x", "answer": "1"}\n')
+    Path("twice.jsonl").write_text('{"row": 0, "answer": "1"}\n' * 2)
     answer = hysweep(*words)
     assert answer.returncode == 2, answer.stdout
     assert said in answer.stderr and "Traceback" not in answer.stderr

@@ -61,6 +61,19 @@ def test_the_trainers_log_and_that_of_a_rank(study: StudyDirectory) -> None:
     assert said.stdout == "==> node-1.log <==\nfollows\n==> ray-1.log <==\njoins\n"
 
 
+def test_of_many_trials_the_first_are_named(study: StudyDirectory) -> None:
+    for number in range(14):
+        trial(study, number, f"abc{number:09}")
+    for words in ([], ["99"]):
+        said = warm(["logs", "outputs/s", *words], {})
+        assert said.returncode == 2 and said.stderr.endswith("11 (abc000) and 2 more\n")
+
+
+def test_colours_are_for_a_terminal(study: StudyDirectory) -> None:
+    attempt(trial(study), driver="\x1b[36m(TaskRunner pid=7)\x1b[0m step:1\x1b[32m [repeated 2x]\x1b[0m\n")
+    assert warm(["logs", "outputs/s"], {}).stdout == "(TaskRunner pid=7) step:1 [repeated 2x]\n"
+
+
 def test_the_newest_attempt_or_the_one_that_is_named(study: StudyDirectory) -> None:
     of = trial(study)
     attempt(of, 1, driver="first\n")

@@ -364,6 +364,20 @@ def test_a_damaged_state_is_said_by_whatever_shows_the_study(study: StudyDirecto
         assert line in hysweep(verb, "outputs/s").stderr
 
 
+def test_a_value_that_is_no_number_is_null_for_programs(study: StudyDirectory) -> None:
+    trial = study.add_trial(0, "abc123abc123", "{}", {"rollout.n": 2})
+    trial.save(State(Status.SUBMITTED, attempt=1, job_id="7", began=1.0, nodes="n[1-2]"))
+    attempt = trial.attempt(1)
+    attempt.path.mkdir(parents=True)
+    attempt.metrics_file.write_text('{"step": 1, "data": {"critic/score/mean": NaN}}\n')
+
+    def refuse(word: str) -> None:
+        pytest.fail(f"{word} is no JSON")
+
+    told = json.loads(hysweep("status", "outputs/s", "--json").stdout, parse_constant=refuse)["trials"][0]
+    assert (told["state"], told["latest"], told["step"], told["nodes"]) == ("running", None, 1, "n[1-2]")
+
+
 READERS = ["status", "report", "export", "watch"]
 
 

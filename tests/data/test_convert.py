@@ -313,6 +313,21 @@ def test_an_expression_counts_by_its_first_group(pattern: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("pattern", "answer", "counts"),
+    [
+        (r"(\d+)$", "so\n#### 42\n", "42"),
+        (r"答案：(\w+)", "答案：四十二。", "四十二"),
+        (r"(\w+) gewinnt", "Müller gewinnt", "Müller"),
+        (r"a(b{,2})", "abb", "bb"),
+    ],
+)
+def test_an_expression_means_what_it_means_to_python(pattern: str, answer: str, counts: str, tmp_path: Path) -> None:
+    source = write("jsonl", tmp_path, [{"q": "a", "a": answer}])
+    convert(source, tmp_path / "o.parquet", Recipe("q", "a", pattern, data_source="d"))
+    assert pq.read_table(tmp_path / "o.parquet").column("reward_model")[0].as_py()["ground_truth"] == counts
+
+
+@pytest.mark.parametrize(
     ("recipe", "said"),
     [
         (Recipe("q", "a", r"#### (\d+)", data_source="d"), r"--answer-regex '#### (\\d+)' finds nothing in row"),

@@ -62,7 +62,7 @@ SHAPES: dict[str, dict[str, list[dict[str, Any]]]] = {
         split: [{"ind": 4, "activity_label": "Roof", "ctx_a": "A man sits.", "ctx_b": "he", "ctx": "A man sits. he",
                  "endings": ["is [title] up.", "falls."], "source_id": "s", "split": split, "split_type": "t",
                  "label": label}]
-        for split, label in (("train", "1"), ("validation", "0"))
+        for split, label in (("train", "1"), ("validation", "0"), ("test", ""))  # as published: without labels
     },
     "codecontests": {
         split: [{"name": "1_A", "description": "Add two numbers.",

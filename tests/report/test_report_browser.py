@@ -203,3 +203,9 @@ def test_the_search_is_drawn(make_study: MakeStudy, open_page: Open) -> None:
     assert "PED-ANOVA" in page.locator("figure", has=page.locator("[data-figure=importances]")).inner_text()
     assert page.locator("[data-figure=importances] .bars .point").count() == 3
     assert page.locator("[data-figure=contour] .contourlayer").count() == 1
+    narrow = open_page(study.directory.report_file, width=390)
+    narrow.locator("[data-figure=parallel]").scroll_into_view_if_needed()
+    narrow.locator("[data-figure=parallel] .xtick text").first.wait_for(state="attached")
+    widths = "all => all.map(text => text.getBoundingClientRect().width)"
+    found = narrow.eval_on_selector_all("[data-figure=parallel] .xtick text", widths)
+    assert len(found) == 4 and all(found), "each axis has its name"

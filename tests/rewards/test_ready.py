@@ -27,6 +27,12 @@ def test_exact_match(answer: str, truth: Any, options: dict[str, Any], score: fl
     assert ready.exact_match(answer, truth, **options) == {"score": score, "acc": score}
 
 
+@pytest.mark.skipif(find_spec("jsonschema") is None, reason="pip install 'hysweep[reward]'")
+def test_json_that_is_nested_too_deep_does_not_have_the_schema() -> None:
+    schema = {"type": "array", "items": {"$ref": "#"}}
+    assert ready.json_schema("[" * 900 + "]" * 900, schema=schema) == {"score": 0.5, "acc": 0.0}
+
+
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="pip install 'hysweep[reward]'")
 @pytest.mark.parametrize(
     ("answer", "truth", "score"),
@@ -115,6 +121,7 @@ PERSON = {"type": "object", "required": ["name"], "properties": {"name": {"type"
         ("[]", 0.5),
         ("Ann", 0),
         ("", 0),
+        ("[" * 100_000, 0),
     ],
 )
 def test_json_schema(answer: str, score: float, tmp_path) -> None:

@@ -45,6 +45,27 @@ def test_several_are_added_up_and_each_is_a_metric() -> None:
     assert score(routes, "a", "1") == {"score": 0.75, "acc": 1.0, "exact_match": 1.0, "length": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("rewards", "names"),
+    [
+        (["mine.py:score", "exact_match"], ("mine_score", "exact_match")),
+        (["/a/one.py:grade", "/b/two.py:grade"], ("one_grade", "two_grade")),
+        (["http://scores.example/score", "server:judge/acc"], ("scores_example_score", "judge_acc")),
+        (["length", "length", "pkg.rules:pred"], ("length", "length_2", "pkg_rules_pred")),
+    ],
+)
+def test_parts_of_a_sum_have_names_of_their_own(rewards: list[str], names: tuple[str, ...]) -> None:
+    [route] = read_routes({"*": rewards})
+    assert route.labels == names
+
+
+def test_a_part_that_is_called_score_leaves_the_sum_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def score(**row):\n    return 0.5\ndef acc(**row):\n    return 0.25\n")
+    parts = [{"reward": f"{tmp_path}/mine.py:{name}", "weight": 0.5} for name in ("score", "acc")]
+    told = score({"*": [{"reward": "exact_match", "weight": 2}, *parts], "a": "exact_match"}, "b", "1")
+    assert told == {"score": 2.375, "acc": 1.0, "exact_match": 1.0, "mine_score": 0.5, "mine_acc": 0.25}
+
+
 def test_every_row_names_the_same_metrics() -> None:
     """verl puts a batch's rows together by the metrics that its first row has."""
     routes = {"a": [{"reward": "exact_match", "weight": 0.5}, {"reward": "length"}], "b": "format"}

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hysweep.cli.simulate import Asked, Risks, simulate
 from hysweep.cli.steer import pause, tick
-from hysweep.cli.study import resume
+from hysweep.cli.study import resume, status
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
 from hysweep.launch.simulated import SimulatedCluster
@@ -229,7 +229,7 @@ def test_what_is_wrong_is_said(given, said):
     assert said in str(e.value)
 
 
-def test_nothing_simulated_becomes_a_result(composer):
+def test_nothing_simulated_becomes_a_result(composer, capsys):
     """No study reuses it, no command goes on with it, and whoever looks at it is told."""
     root = Path("outputs").absolute()
     run(composer, SimulatedCluster(nodes=2), FOUR, "study.name=tried", root=root)
@@ -249,5 +249,7 @@ def test_nothing_simulated_becomes_a_result(composer):
     console = Console(width=100, record=True, file=StringIO())
     console.print(live_table(read_study(tried), width=100))
     assert "simulated" in console.export_text().splitlines()[0]
+    status(tried.path, True)
+    assert json.loads(capsys.readouterr().out)["is_simulated"] is True
     write_page(tried)
     assert "simulated: nothing was trained" in tried.report_file.read_text()

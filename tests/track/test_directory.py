@@ -88,6 +88,19 @@ def test_a_damaged_record_is_none(study: StudyDirectory, garbage: str) -> None:
     assert isinstance(trial.point(), dict)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [{"attempt": None}, {"attempt": True}, {"value": [1]}, {"values": [None]}, {"updated": "now"},
+     {"nodes": 7}, {"is_held": 1}],
+)  # fmt: skip
+def test_a_state_of_somebody_else_is_none(study: StudyDirectory, odd: dict[str, object]) -> None:
+    trial = study.add_trial(0, "aa", "", {})
+    trial.save(State(Status.SUBMITTED, attempt=1))
+    assert trial.state_if_legible() is not None
+    write_json(trial.path / "state.json", State(Status.SUBMITTED, attempt=1).as_dict() | odd)
+    assert trial.state_if_legible() is None
+
+
 def test_null_is_no_number(study: StudyDirectory) -> None:
     """verl's file logger writes NaN and infinity as null."""
     trial = study.add_trial(0, "aa", "", {})

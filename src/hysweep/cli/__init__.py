@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hysweep import __version__
 
@@ -26,9 +28,11 @@ def _refuse_blank(value: Any, param: click.Parameter | None, ctx: click.Context 
         return
     from hysweep.schema.problem import BadInput, Problem
 
-    is_option = isinstance(param, click.Option)
-    name = "word" if param is None else max(param.opts, key=len) if is_option else param.human_readable_name
-    raise BadInput(Problem(name, value, "is empty", cure))
+    raise BadInput(Problem("word" if param is None else _name(param), value, "is empty", cure))
+
+
+def _name(param: click.Parameter) -> str:
+    return max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
 
 
 class Place(click.Path):
@@ -74,11 +78,28 @@ SET = click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
+def _refuse_beside(mode: str, *read: str) -> None:
+    """Of what is given on the command line beside `mode`, which reads the parameters `read` alone."""
+    ctx = click.get_current_context()
+    for param in (p for p in ctx.command.params if p.expose_value and p.name not in read):
+        if ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{_name(param)} is not read by {mode}: leave it out", ctx)
+
+
 class Verbs(click.Group):
     """Lists the verbs in the order of use, not of the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (BrokenPipeError, SystemExit) as e:  # `hysweep show | head`: the reader has seen enough,
+            if not isinstance(e, BrokenPipeError) and not isinstance(e.__context__, BrokenPipeError):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)  # which to click and to rich is a failure
 
 
 @click.group(
@@ -124,6 +145,8 @@ def show(overrides: tuple[str, ...], verl: bool, doc: bool, as_json: bool, confi
     """Show the composed configuration of a trial."""
     from hysweep.cli.desk import show as answer
 
+    if doc:
+        _refuse_beside("--doc", "doc", "as_json")
     answer(list(overrides), [Path(d) for d in config_dirs], verl, doc, as_json)
 
 
@@ -148,6 +171,7 @@ def check(
     from hysweep.cli import desk
 
     if verl_command is not None:
+        _refuse_beside("--verl-command", "verl_command", "strict", "given", "as_json", "overrides")
         sys.exit(desk.check_command(verl_command, list(overrides), given, strict, as_json))
     if given:
         raise click.UsageError("--set gives a variable to the script of --verl-command; a field is set as key=value")
@@ -180,8 +204,10 @@ def estimate(
     from hysweep.cli.estimate import forget as remove
 
     if calibrate:
+        _refuse_beside("--calibrate", "calibrate", "as_json", "overrides")
         sys.exit(compare(list(overrides), as_json))
     if forget:
+        _refuse_beside("--forget", "forget", "config_dirs", "overrides")
         sys.exit(remove(list(overrides), [Path(d) for d in config_dirs]))
     sys.exit(answer(list(overrides), [Path(d) for d in config_dirs], as_json, html, not no_calibration))
 
@@ -288,6 +314,8 @@ def prepare(
     """Make the files of a known set (without a NAME: list them), as the data= options expect them."""
     from hysweep.cli.data import prepare as answer
 
+    if name is None:
+        _refuse_beside("prepare without a NAME", "as_json")
     sys.exit(answer(name, source, output, keep_repeats, force, as_json))
 
 
@@ -369,7 +397,7 @@ def reward() -> None:
               help="A line a row: text, or JSON with row and answer; these rows are tried. Else made of the "
               "ground truths.")  # fmt: skip
 @click.option("--seed", default=0, type=int, metavar="N", help="Of which rows.")
-@click.option("--timeout", default=300.0, show_default=True, type=click.FloatRange(0, min_open=True),
+@click.option("--timeout", default=300.0, show_default=True, type=Finite(0, min_open=True),
               metavar="SECONDS", help="Give up where one answer takes longer.")  # fmt: skip
 @CONFIG_DIR
 @JSON
@@ -408,7 +436,7 @@ def status(directory: Path, as_json: bool) -> None:
 @click.option(
     "--every",
     "interval_s",
-    type=click.FloatRange(0.1),
+    type=Finite(0.1, 86400),
     default=1.0,
     show_default=True,
     metavar="SECONDS",
@@ -593,7 +621,14 @@ def import_(file: str, output: Path | None, verl: str, given: tuple[str, ...], f
     "--constraint", "constraints", multiple=True, metavar="FEATURE", help="A job on nodes that have it; again."
 )
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="So many a job; else the trial's, at most two.")
-@click.option("--within", default=300.0, show_default=True, metavar="SECONDS", help="So long a job may take to end.")
+@click.option(
+    "--within",
+    default=300.0,
+    show_default=True,
+    type=Finite(0),
+    metavar="SECONDS",
+    help="So long a job may take to end.",
+)
 @click.option("--setup", "setup_directory", type=Place(path_type=Path), metavar="DIR", help="What `setup` fetched.")
 @JSON
 @CONFIG_DIR
@@ -613,13 +648,13 @@ def doctor(
     from hysweep.cli.doctor import doctor_of_cluster, doctor_of_setup
 
     if setup_directory is not None:
+        _refuse_beside("--setup", "setup_directory", "as_json")
         sys.exit(doctor_of_setup(setup_directory, as_json))
     if option is not None:
         words = [*([option] if "=" in option else [f"cluster={option}"] if option else []), *overrides]
         dirs = [Path(d) for d in config_dirs]
         sys.exit(doctor_of_cluster(words, dirs, list(constraints), nodes, within, as_json))
-    if overrides or constraints or nodes:
-        raise click.UsageError("this machine is looked at as it is; a cluster's nodes by --cluster")
+    _refuse_beside("doctor without --cluster", "as_json")
     sys.exit(answer(as_json))
 
 
@@ -691,6 +726,9 @@ def main() -> None:
     """The entry point: one clear error instead of a traceback, for whatever a person can mend."""
     from hysweep.schema.problem import BadInput
 
+    for stream in (sys.stdout, sys.stderr):  # what a terminal or a file cannot show is a ?, not the end of the verb
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     try:
         hysweep(prog_name="hysweep", standalone_mode=False)
     except BadInput as e:
@@ -706,13 +744,11 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)
         sys.exit(130)
-    except BrokenPipeError:  # `hysweep show | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as e:
         # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
-        where = f"{e.filename2 or e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
-        click.echo(f"hysweep: {where}; mend it and say it again", err=True)
+        place = e.filename2 or e.filename or ("the current directory" if isinstance(e, FileNotFoundError) else "")
+        said = ": ".join(filter(None, [str(place), e.strerror])) if e.strerror else str(e)
+        click.echo(f"hysweep: {said}; mend it and say it again", err=True)
         sys.exit(2)
 
 

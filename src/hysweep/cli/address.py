@@ -8,6 +8,8 @@ from hysweep.schema import BadInput, Problem
 from hysweep.study.definition import written
 from hysweep.track import SIMULATED, StudyDirectory, TrialDirectory
 
+NAMED = 12  # trials
+
 
 def study_at(path: Path) -> StudyDirectory:
     """One whose study.yaml is whole: without it nothing that is said of a study would be true."""
@@ -36,8 +38,12 @@ def study_to_drive(path: Path) -> StudyDirectory:
 def trial_at(directory: StudyDirectory, address: str) -> TrialDirectory:
     trial = directory.find(address)
     if trial is None:
-        known = [f"{t.number} ({t.id[:6]})" for t in directory.trials()]
-        raise BadInput(
-            Problem("TRIAL", address, "names no trial, or more than one", f"there is {', '.join(known) or 'none'}")
-        )
+        raise BadInput(Problem("TRIAL", address, "names no trial, or more than one", f"there is {known_in(directory)}"))
     return trial
+
+
+def known_in(directory: StudyDirectory) -> str:
+    """The trials of a study, as a cure names them: the first of many."""
+    trials = directory.trials()
+    told = ", ".join(f"{t.number} ({t.id[:6]})" for t in trials[:NAMED]) or "none"
+    return f"{told} and {len(trials) - NAMED} more" if len(trials) > NAMED else told

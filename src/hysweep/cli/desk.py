@@ -170,12 +170,16 @@ def plan(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], stri
     beside = disk_problems(trial, definition.study.max_parallel, definition.most_trials, facts["disk_gib_free"])
     beside += heard_of(os.environ) if trial.cluster.launcher == "slurm" else []
     of_study = study_problems(definition, looked)
+    varies = {key: text_of(dimension) for key, dimension in definition.space.items()}
+    only_where = [condition.text for condition in definition.space.filters]
     is_good = bool(feasible) and not errors(of_study)
     if strict:
         is_good = not (beside or of_study or any(p.problems for p in looked))
     if as_json:
         problems = [told for told in _previews_json(looked, of_study) if told["problems"]]
-        told = {"problems": problems, "warnings": [p.as_dict() for p in beside], "first_job": job.as_dict()}
+        told = {"varies": varies, "only_where": only_where, "problems": problems}
+        told |= {"warnings": [p.as_dict() for p in beside], "first_job": job.as_dict()}
+        told["first_job_as_sent"] = _launch_plan(job)
         click.echo(json.dumps(facts | told, indent=1, default=str))
         return 0 if is_good else 1
     unit = hour_unit(trial.has_gpu)
@@ -184,8 +188,8 @@ def plan(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], stri
         for name, v in facts.items()
         if v is not None
     ]
-    shown += [("varies", f"{key} = {text_of(dimension)}") for key, dimension in definition.space.items()]
-    shown += [("only where", condition.text) for condition in definition.space.filters]
+    shown += [("varies", f"{key} = {text}") for key, text in varies.items()]
+    shown += [("only where", text) for text in only_where]
     width = max(len(name) for name, _ in shown)
     for name, text in shown:
         click.echo(f"{name:>{width}}  {text}")

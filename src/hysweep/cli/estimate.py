@@ -49,7 +49,7 @@ def estimate(
             raise BadInput(Problem("--html", html, (e.strerror or str(e)).lower(), "give another place")) from e
     faults = errors(check_trial(trial, without=[memory_fits]))
     if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=1))
+        click.echo(json.dumps(found.as_dict() | {"problems": [p.as_dict() for p in faults]}, indent=1, default=str))
     else:
         _print(found, is_sound=not faults)
         if is_calibrated and (factor := kept_for(trial.cluster).factor) is not None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +14,7 @@ import click
 
 from hysweep.schema import BadInput, Problem
 from hysweep.scripts import Imported, import_script
+from hysweep.track import write_text
 
 STDIN = "-"
 
@@ -33,7 +32,8 @@ def import_(file: str, output: Path | None, verl: str, given: Sequence[str], for
     if output is None:
         click.echo(imported.text, nl=False)
     else:
-        _write(output, imported.text)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_text(output, imported.text)
     if as_json:
         click.echo(json.dumps(_as_dict(imported), indent=1, default=str))
     else:
@@ -67,27 +67,6 @@ def variables(texts: Sequence[str]) -> dict[str, str]:
         if re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", value):
             raise BadInput(Problem("--set", repr(text), "holds a control character", "leave it out"))
     return {name: value for name, _, value in pairs}
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
-    ) as part:
-        part.write(text)
-    try:
-        os.chmod(part.name, 0o666 & ~_umask())
-        Path(part.name).replace(path)
-    except OSError:
-        Path(part.name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _as_dict(imported: Imported) -> dict[str, Any]:

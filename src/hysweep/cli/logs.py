@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import click
 
-from hysweep.cli.address import directory_at, trial_at
+from hysweep.cli.address import directory_at, known_in, trial_at
 from hysweep.schema import BadInput, Problem
 from hysweep.track import AttemptDirectory, StudyDirectory, TrialDirectory
 
 LOOK_S = 0.3
 _PIECE = 1 << 20  # bytes read at once
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 class Tail:
@@ -42,7 +44,8 @@ class Tail:
 
 
 class Printer:
-    """Prints pieces of one or several files; of several it says which, as `tail` does."""
+    """Prints pieces of one or several files; of several it says which, as `tail` does. Ray colours what it says, which
+    is for a terminal."""
 
     def __init__(self, is_headed: bool) -> None:
         self._is_headed = is_headed
@@ -62,6 +65,8 @@ class Printer:
         self._write(("" if self._ends_line else "\n").encode() + text.encode() + b"\n")
 
     def _write(self, piece: bytes) -> None:
+        if not sys.stdout.isatty():
+            piece = _COLOUR.sub(b"", piece)
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
         self._ends_line = piece.endswith(b"\n")
@@ -155,9 +160,9 @@ def _only(directory: StudyDirectory) -> TrialDirectory:
     trials = directory.trials()
     if len(trials) == 1:
         return trials[0]
-    known = ", ".join(f"{t.number} ({t.id[:6]})" for t in trials[:12])
     why = f"the study has {len(trials)} trials"
-    raise BadInput(Problem("TRIAL", "not given", why, f"name one: {known}" if trials else "wait until it has one"))
+    cure = f"name one: {known_in(directory)}" if trials else "wait until it has one"
+    raise BadInput(Problem("TRIAL", "not given", why, cure))
 
 
 def _attempt(trial: TrialDirectory, number: int | None) -> AttemptDirectory:

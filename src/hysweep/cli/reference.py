@@ -12,7 +12,8 @@ HEAD = """# Every verb
 
 Made of the command line itself. Exit codes of all: 0 done · 1 the answer is no (problems found, nothing completed) ·
 2 the question could not be taken · 130 interrupted, a clean detach too. With 2 the reason is on stderr and nothing on
-stdout, with `--json` too.
+stdout, with `--json` too; but a study that the scheduler refuses in the middle (`run`, `resume`) has said how it
+stands.
 """
 
 

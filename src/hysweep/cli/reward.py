@@ -218,12 +218,15 @@ def _answers(file: Path) -> dict[int, str]:
             if text is None:
                 raise BadInput(Problem("--answers", f"line {number + 1}", "has no answer", 'as {"answer": "42"}'))
             row = next((told[k] for k in ("row", "index") if k in told), number)
-            if not isinstance(row, int):
+            if not isinstance(row, int) or isinstance(row, bool):
                 why = f"line {number + 1}: its row is no number"
                 raise BadInput(Problem("--answers", row, why, 'as {"row": 0, "answer": "42"}'))
-            found[row] = str(text)
         else:
-            found[number] = line
+            row, text = number, line
+        if row in found:
+            why = f"line {number + 1}: row {row} has an answer already"
+            raise BadInput(Problem("--answers", file, why, "give one a row; more of them in files of their own"))
+        found[row] = str(text)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -30,18 +31,8 @@ from hysweep.study.controller import Controller
 from hysweep.study.storage import Unreachable
 from hysweep.track import PASSING
 
-HYDRA_FLAGS = (
-    "--cfg",
-    "-c",
-    "--info",
-    "-i",
-    "--resolve",
-    "--package",
-    "-p",
-    "--hydra-help",
-    "--shell-completion",
-    "-sc",
-)
+SHOWS = ("--cfg", "-c", "--info", "-i", "--hydra-help")  # what Hydra shows in place of a run
+HYDRA_FLAGS = (*SHOWS, "--resolve", "--package", "-p")
 
 
 def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_dirs: Sequence[Path]) -> int:
@@ -60,6 +51,9 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
         _fits_mode(composition, is_sweep)
     elif flags and is_sweep:
         raise BadInput(Problem("--multirun", flags[0], "Hydra shows one configuration", "leave out -m"))
+    if detach and (flags or not is_ours):
+        beside = flags[0] if flags else "hydra/sweeper"
+        raise BadInput(Problem("--detach", beside, "is Hydra's own to carry out, here and now", "leave out --detach"))
     places = [word for d in config_dirs for word in ("--config-dir", str(d))]
     typed[:] = ["hysweep", "run", *(["-m"] if is_sweep else []), *(["--detach"] if detach else []), *places, *arguments]
     if detach:
@@ -86,7 +80,7 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
         return objective(words, dirs)
 
     swept = [o for o in overrides if o.partition("=")[0] in composition.space]
-    own = [o for o in overrides if o.startswith(("hydra.", "hydra/"))]
+    own = [o for o in overrides if re.match(r"[+~]*hydra[./=]", o)]
     argv = ["hysweep", *flags, *(["--multirun"] if is_sweep else []), *composition.fixed, *swept, *own]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are
     saved = sys.argv
@@ -96,10 +90,12 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
             sys.argv = [*argv, *(["--config-dir", str(own_files)] if own_files else [])]
             GlobalHydra.instance().clear()
             hydra.main(version_base="1.3", config_path=str(everything), config_name="config")(task)()
-    except (HydraException, OmegaConfBaseException) as e:
-        why = " ".join(str(e).split()) or type(e).__name__
-        raise BadInput(Problem("hydra", " ".join([*flags, *own]) or "(run)", why, "see Hydra's documentation")) from e
     except Exception as e:
+        # Hydra also asserts what it expects of its settings
+        if isinstance(e, (HydraException, OmegaConfBaseException)) or _raised_in(e) == "hydra":
+            why = " ".join(str(e).split()) or type(e).__name__
+            cure = "see Hydra's documentation"
+            raise BadInput(Problem("hydra", " ".join([*flags, *own]) or "(run)", why, cure)) from e
         if type(e).__module__.partition(".")[0] != "submitit":
             raise
         said = [line for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
@@ -110,6 +106,14 @@ def run_as_hydra_app(arguments: list[str], is_sweep: bool, detach: bool, config_
     if faults:
         raise faults[0]
     return (result or sweep_results or [0])[-1]
+
+
+def _raised_in(error: Exception) -> str:
+    """The package whose own line raised it."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else str(at.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 @contextmanager
@@ -280,4 +284,6 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             raise BadInput(Problem(word, Unsaid.VALUE, "there is no such option", cure))
         else:
             overrides.append(word)
+    if flags and not any(word.partition("=")[0] in SHOWS for word in flags):
+        raise BadInput(Problem(flags[0], Unsaid.VALUE, "is of a configuration that is shown", "add --cfg job"))
     return flags, overrides

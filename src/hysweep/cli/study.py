@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -384,9 +385,12 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
         "directory": str(record.directory.path),
         "best": best.number if best else None,
         "best_value": record.best_value,
+        "is_simulated": record.directory.is_simulated,
         "is_paused": record.is_paused,
         "refusal": record.refusal,
         "faults": list(record.faults),
+        "n_trials": record.setting("n_trials"),
+        "seconds": record.seconds,
         "gpu_hours": record.gpu_hours,
         "budget_gpu_hours": record.budget_gpu_hours,
         "spending": record.spending.as_dict(),
@@ -400,13 +404,18 @@ def _as_json(record: StudyRecord) -> dict[str, Any]:
                 "id": t.id,
                 "point": dict(t.point),
                 "status": str(t.standing),
+                "state": t.word,
                 "cause": str(t.state.cause) if t.state.cause else None,
                 "reason": t.state.reason,
                 "value": t.state.value,
                 "values": list(t.values),
+                "latest": t.latest if t.latest is not None and math.isfinite(t.latest) else None,
                 "step": t.last_step,
                 "total_steps": t.total_steps,
                 "attempts": len(t.attempts),
+                "nodes": t.nodes,
+                "expected_start": t.state.expected,
+                "seconds": t.seconds,
                 "gpu_hours": t.gpu_hours,
                 "directory": str(t.directory.path),
             }

@@ -114,6 +114,8 @@ def parse_overrides(texts: Collection[str], words: Vocabulary) -> Assignments:
         key = override.key_or_group.removeprefix("/")
         if key in SHORT_FOR and not override.is_delete() and not isinstance(override.value(), dict):
             key = SHORT_FOR[key]
+        if key == "hydra.searchpath":
+            problems.append(Problem(key, right, "is no place that options are taken from", "give --config-dir DIR"))
         if key.startswith(("hydra.", "hydra/")) or key == "hydra":
             continue  # how Hydra itself runs: not a matter of what a trial is
         if override.package is not None:

@@ -430,13 +430,16 @@ def tokenizer_lengths(path: str, trust_remote_code: bool = False) -> Lengths:
         from transformers import AutoTokenizer
     except ModuleNotFoundError as e:
         raise BadInput(
-            Problem("model.path", path, "its tokenizer needs transformers", "pip install transformers")
+            Problem(
+                "model.path", path, "its tokenizer needs transformers", "pip install transformers, or --no-tokenizer"
+            )
         ) from e
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as e:
         why = f"its tokenizer cannot be loaded: {' '.join(str(e).split())[:200]}"
-        raise BadInput(Problem("model.path", path, why, "give a directory in Hugging Face format")) from e
+        cure = "give a directory in Hugging Face format, or --no-tokenizer"
+        raise BadInput(Problem("model.path", path, why, cure)) from e
 
     def count(chats: list[list[dict[str, Any]]]) -> list[int]:
         texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)

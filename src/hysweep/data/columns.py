@@ -139,7 +139,11 @@ def make(table: pa.Table, recipe: Recipe) -> Made:
             "reward_model": reward_model,
         }
     )
-    extra = {name.rpartition(".")[2]: _column(table, name) for name in recipe.extra}
+    asked = {name: name.rpartition(".")[2] for name in recipe.extra}
+    if twice := [name for name, field in asked.items() if list(asked.values()).count(field) > 1]:
+        cure = "take one of them, or rename a column first"
+        raise BadInput(Problem("--extra", ",".join(twice), "would be one field of extra_info", cure))
+    extra = {field: _column(table, name) for name, field in asked.items()}
     if "extra_info" in table.column_names and pa.types.is_struct(table.schema.field("extra_info").type):
         own = _array(table, "extra_info")
         extra = {f.name: pc.struct_field(own, f.name) for f in own.type if f.name not in extra} | extra
@@ -348,19 +352,22 @@ def _reward_model(table: pa.Table, recipe: Recipe) -> tuple[pa.Array, tuple[int,
     return made, (first, whole[first].as_py())
 
 
+_ELSEWHERE = re.compile(r"\$|\{,|\[:")  # means another thing to Arrow than to Python
 _FIRST = re.compile(r"(?<!\\)((?:\\\\)*)\((?!\?)")  # what opens the first group, if none is within brackets
 
 
 def _extracted(answer: pa.Array, pattern: str) -> pa.Array:
     """The first group of a pattern where it matches first, or all that matches. Raises BadInput.
 
-    Arrow's expressions are fast, and take named groups alone and no looking ahead: what it does not take, Python does.
+    Arrow's expressions are fast, and take named groups alone and no looking ahead: what it does not take, Python does,
+    and what it takes otherwise. Its letters and digits are ASCII's.
     """
     try:
         compiled = re.compile(pattern)
     except re.error as e:
         raise BadInput(Problem("--answer-regex", pattern, f"is no regular expression: {e}", "mend it")) from e
-    if compiled.groups <= 1:
+    is_alike = not _ELSEWHERE.search(pattern) and pc.all(pc.string_is_ascii(answer)).as_py() is not False
+    if compiled.groups <= 1 and is_alike:
         named = _FIRST.sub(r"\1(?P<answer>", pattern, 1) if compiled.groups else f"(?P<answer>{pattern})"
         with suppress(pa.ArrowInvalid):
             return pc.struct_field(pc.extract_regex(answer, pattern=named), "answer")

@@ -85,6 +85,8 @@ def convert(
     sources = find(names, split, config)
     if path.exists() and any(_holds(Path(source.path), path) for source in sources):
         raise BadInput(Problem("-o", path, "is one of the files that are read", "give another name"))
+    if config and all(source.kind != "hub" for source in sources):
+        raise BadInput(Problem("--config", config, "files have no configurations to choose of", "leave it out"))
     recipe = replace(recipe, split=recipe.split or split or "")
     done = write(_all(sources, recipe), path, is_unique, limit, workers, force, watch, _counting(recipe))
     if recipe.extra and any(source.kind == "csv" for source in sources):

@@ -212,7 +212,7 @@ def _geo3k(row: Row, split: str) -> Row | None:
 
 
 def _hellaswag(row: Row, split: str) -> Row | None:
-    if not str(row["label"]).strip():  # the published test split has no labels
+    if not str(row["label"]).strip():  # as in the published test split, of which nothing is made therefore
         return None
 
     def clean(text: str) -> str:
@@ -306,7 +306,7 @@ SETS = {
         Set("geo3k", "hiyouga/geometry3k", "3 k geometry questions with images",
             _in("geo3k", "train", "validation", "test"), by_row(_geo3k)),
         Set("hellaswag", "Rowan/hellaswag", "sentences to complete; verl has no rule that scores them",
-            _in("hellaswag", "train", "validation", "test"), by_row(_hellaswag)),
+            _in("hellaswag", "train", "validation"), by_row(_hellaswag)),
         Set("codecontests", "deepmind/code_contests", "13 k programs to write, with tests",
             _in("codecontests", "train", "valid", "test"), by_row(_codecontests)),
         Set("eurus2", "PRIME-RL/Eurus-2-RL-Data", "480 k questions of mathematics and code, in verl's columns",

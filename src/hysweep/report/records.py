@@ -528,10 +528,6 @@ class StudyRecord:
         """The point of a trial in a few words."""
         return words.label(trial.point, self.space) or trial.algorithm
 
-    def events_of(self, trial: int, word: str = "") -> list[Mapping[str, Any]]:
-        """The decisions about one trial whose name has `word` in it, oldest first."""
-        return [e for e in self.events if e.get("trial") == trial and word in str(e.get("event", ""))]
-
 
 _DEFAULTS = Study()
 

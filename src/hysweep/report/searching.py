@@ -243,7 +243,7 @@ def parallel(record: StudyRecord, groups: Groups) -> Figure | None:
         traces,
         {
             "xaxis": axis("", tickmode="array", tickvals=list(range(len(labels))), ticktext=labels, zeroline=False,
-                          range=[-0.15, len(keys) + 0.15]),
+                          range=[-0.15, len(keys) + 0.15], ticklabeloverflow="allow"),
             "yaxis": axis("", showticklabels=False, showgrid=False, zeroline=False, range=[-0.06, 1.12]),
             "annotations": notes,
         },

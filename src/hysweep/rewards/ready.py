@@ -118,11 +118,11 @@ def json_schema(solution: str, truth: Any = None, *, schema: Any = None, schema_
     validator = _validator(json.dumps(dict(wanted), sort_keys=True))
     try:
         found = json.loads(_unfenced(solution))
-    except ValueError:
+    except (ValueError, RecursionError):
         return _score(0)
     try:
         validator.validate(found)
-    except jsonschema.ValidationError:
+    except (jsonschema.ValidationError, RecursionError):  # what is nested too deep to be looked at has it not
         return _score(0.5)
     return _score(1)
 

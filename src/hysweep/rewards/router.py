@@ -89,7 +89,7 @@ async def _sum(route: Route, row: Row, limits: Limits, more: dict[str, Any]) -> 
         "score": sum(term.weight * score["score"] for term, score in found),
         "acc": found[0][1].get("acc", found[0][1]["score"]),
     }
-    return told | {term.label: score["score"] for term, score in found}
+    return told | {name: score["score"] for name, (_, score) in zip(route.labels, found, strict=True)}
 
 
 async def _term(term: Term, row: Row, limits: Limits, more: dict[str, Any]) -> dict[str, Any]:

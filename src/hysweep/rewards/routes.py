@@ -17,6 +17,7 @@ from hysweep.schema import BadInput, Problem, Reward, nearest, suggest
 
 READY = ("exact_match", "math", "format", "length", "code", "json_schema")
 PARTS = ("reward", "weight")
+OF_A_SCORE = ("score", "acc", "pred")  # metrics that a score has by itself; pred is verl's own
 SERVER = "server:"
 VERL = "verl"  # verl's own routing
 
@@ -58,10 +59,10 @@ class Term:
             return "url"
         return "server" if self.reward.startswith(SERVER) else "function"
 
-    @property
-    def label(self) -> str:
-        """What its part of the score is called in metrics."""
-        return re.sub(r"\W+", "_", self.reward.rpartition(":")[2].rpartition("/")[2] or self.reward).strip("_")
+    def label(self, parts: int = 1) -> str:
+        """What its part of the score is called in metrics: the last so many parts of its name."""
+        found = [part.removesuffix(".py") for part in re.split(r"[:/]", self.reward) if part]
+        return re.sub(r"\W+", "_", "_".join(found[-parts:])).strip("_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,18 @@ class Route:
 
     pattern: str
     terms: tuple[Term, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the parts of the sum are called in metrics: by longer names where two are alike, or a score itself has
+        such a metric, then by numbers."""
+        short = [term.label() for term in self.terms]
+        names = [
+            term.label(2) if short.count(name) > 1 or name in OF_A_SCORE else name
+            for term, name in zip(self.terms, short, strict=True)
+        ]
+        before = [names[:i].count(name) for i, name in enumerate(names)]
+        return tuple(f"{name}_{n + 1}" if n else name for name, n in zip(names, before, strict=True))
 
 
 def read_routes(routes: Mapping[str, Any], key: str = "reward.routes") -> tuple[Route, ...]:
@@ -159,8 +172,12 @@ def _wrong(where: str, options: Mapping[str, Any], known: Mapping[str, str]) -> 
 
 def metrics_of(routes: Iterable[Route]) -> set[str]:
     """What some rows are scored by and others not; verl's own routing names a `pred` for some."""
-    terms = [(term, len(route.terms)) for route in routes for term in route.terms]
-    return {term.label for term, count in terms if count > 1} | {"pred" for term, _ in terms if term.kind == "verl"}
+    names: set[str] = set()
+    for route in routes:
+        names |= {"pred" for term in route.terms if term.kind == "verl"} | set(
+            route.labels if len(route.terms) > 1 else ()
+        )
+    return names
 
 
 def route_for(routes: Iterable[Route], data_source: str) -> Route | None:

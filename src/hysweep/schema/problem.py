@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -50,7 +51,10 @@ class Problem:
         return f"{self.key} = {value}: {self.why}; {self.cure}"
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self) | {"stage": str(self.stage), "severity": str(self.severity)}
+        """For JSON, which has no nan."""
+        is_odd = isinstance(self.value, float) and not math.isfinite(self.value)
+        value = {"value": str(self.value)} if is_odd else {}
+        return asdict(self) | {"stage": str(self.stage), "severity": str(self.severity)} | value
 
 
 def _is_blank(value: object) -> bool:
