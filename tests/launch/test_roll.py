@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import time
@@ -126,12 +127,43 @@ def test_strangers_and_noise_change_nothing(meeting: tuple[RollCall, Presence]) 
         b'{"rank": 1, "token": "wrong"}\n',
         b'{"rank": 9}\n',
         b"[1]\n{torn",
+        '{"rank": 1, "token": "é"}\n'.encode(),
+        b'{"rank": 1, "token": "\\ud800"}\n',
+        b"[" * 100_000 + b"\n",
         os.urandom(99),
     ):
         with socket.create_connection((place["address"], place["port"])) as s:
             s.sendall(noise)
             call.poll()
     with socket.create_connection((place["address"], place["port"])):  # says nothing at all
+        presence.say(joined=2)
+        both(call, presence, lambda: not call.missing())
+    assert call.loss() is None
+
+
+def test_a_crowd_of_strangers_takes_no_descriptors(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    place, before = read_json(meeting_point(presence.attempt)), len(os.listdir("/proc/self/fd"))
+    crowd = [socket.create_connection((place["address"], place["port"])) for _ in range(150)]
+    both(call, presence, lambda: len(os.listdir("/proc/self/fd")) < before + 150 + 80)
+    presence.say(joined=2)
+    both(call, presence, lambda: not call.missing())
+    assert call.loss() is None
+    for stranger in crowd:
+        stranger.close()
+
+
+def test_no_descriptor_left_keeps_strangers_out_and_ends_nothing(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    both(call, presence, lambda: call.members[1].line)
+    place = read_json(meeting_point(presence.attempt))
+    with socket.create_connection((place["address"], place["port"])):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            call.poll()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         presence.say(joined=2)
         both(call, presence, lambda: not call.missing())
     assert call.loss() is None

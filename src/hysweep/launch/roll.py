@@ -31,6 +31,7 @@ BEAT = 1.0  # seconds between two signs of life
 # A process that says nothing for so long, on a node that answers, hangs. Shorter would end jobs for a slow file system.
 PATIENCE = 300.0
 _MOST = 1 << 20  # bytes of one message; who sends more is no node of ours
+_STRANGERS = 64  # that may be connected beside the nodes and not have said who they are: each holds a descriptor
 
 
 def meeting_point(attempt: AttemptDirectory) -> Path:
@@ -103,7 +104,7 @@ class Line:
             self._in += more
         *lines, self._in = self._in.split(b"\n")
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 message = json.loads(line)
                 if isinstance(message, dict):
                     yield message
@@ -171,9 +172,11 @@ class RollCall:
                 member.line.say(**order)
 
     def poll(self) -> None:
-        with suppress(BlockingIOError):
+        with suppress(OSError):  # nobody is left to be let in, or hung up while waiting for it
             while True:
                 self._strangers.append(Line(self._server.accept()[0], self._silence))
+                if len(self._strangers) > len(self.members) + _STRANGERS:
+                    self._strangers.pop(0).close()
         for line in list(self._strangers):
             for message in line.poll():
                 self._admit(line, message)
@@ -230,7 +233,7 @@ class RollCall:
     def _admit(self, line: Line, message: dict[str, Any]) -> None:
         """Somebody's first words: the token and its rank."""
         rank = message.get("rank")
-        is_known = hmac.compare_digest(str(message.get("token", "")), self.token)
+        is_known = hmac.compare_digest(json.dumps(message.get("token")), json.dumps(self.token))  # ASCII
         if line not in self._strangers or not is_known or not isinstance(rank, int) or rank not in self.members:
             line.close()
             return
