@@ -172,11 +172,9 @@ class RollCall:
                 member.line.say(**order)
 
     def poll(self) -> None:
-        with suppress(OSError):  # nobody is left to be let in, or hung up while waiting for it
-            while True:
+        with suppress(OSError):  # nobody waits, or hung up while waiting, or no descriptor is left
+            while len(self._strangers) < len(self.members) + _STRANGERS:
                 self._strangers.append(Line(self._server.accept()[0], self._silence))
-                if len(self._strangers) > len(self.members) + _STRANGERS:
-                    self._strangers.pop(0).close()
         for line in list(self._strangers):
             for message in line.poll():
                 self._admit(line, message)
@@ -184,6 +182,8 @@ class RollCall:
                 line.close()
                 if line in self._strangers:
                     self._strangers.remove(line)
+        while len(self._strangers) > _STRANGERS:  # a node says who it is as soon as it is there
+            self._strangers.pop(0).close()
         for member in self.members.values():
             if member.line:
                 for message in member.line.poll():
