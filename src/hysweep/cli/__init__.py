@@ -689,13 +689,14 @@ def completion(shell: str) -> None:
 
 def main() -> None:
     """The entry point: one clear error instead of a traceback, for whatever a person can mend."""
+    from hysweep.cli.say import say
     from hysweep.schema.problem import BadInput
 
     try:
         hysweep(prog_name="hysweep", standalone_mode=False)
     except BadInput as e:
         for problem in e.problems:
-            click.echo(f"hysweep: {_as_typed(problem)}", err=True)
+            say(f"hysweep: {_as_typed(problem)}", err=True)
         sys.exit(2)
     except click.UsageError as e:
         e.show()
@@ -712,7 +713,7 @@ def main() -> None:
     except OSError as e:
         # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
         where = f"{e.filename2 or e.filename or 'the current directory'}: {e.strerror}" if e.strerror else str(e)
-        click.echo(f"hysweep: {where}; mend it and say it again", err=True)
+        say(f"hysweep: {where}; mend it and say it again", err=True)
         sys.exit(2)
 
 

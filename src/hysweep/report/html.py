@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
-from hysweep.report import words
+from hysweep.schema.spelled import spelled_out
 
 # What no page may hold: control characters, and halves of characters that JSON lets through.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -28,12 +28,7 @@ class Html(str):
 
 def text(of: object) -> Html:
     """Anything as text of a page: escaped, and without the characters that a page may not hold."""
-    return Html(escape(words.DIRECTIONS.sub(_spelled, _FORBIDDEN.sub("", str(of)))))
-
-
-def _spelled(match: re.Match[str]) -> str:
-    """A character that turns the direction of what follows, spelled out: a command is what it looks like."""
-    return f"\\u{ord(match[0]):04x}"
+    return Html(escape(spelled_out(_FORBIDDEN.sub("", str(of)))))
 
 
 def element(tag: str, /, *children: object, **attributes: object) -> Html:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from hysweep.report.comparing import Mean
+from hysweep.schema.spelled import DIRECTIONS
 
 NOTHING = "–"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -27,9 +28,7 @@ _SHORT = {
     "max_response_length": "response",
     "weight_decay": "decay",
 }
-# Characters that turn the direction of what follows: text that holds one is not what it looks like.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
-DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 
 
 def clean(text: object, limit: int | None = None) -> str:
