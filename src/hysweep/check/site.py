@@ -115,11 +115,18 @@ def is_filled_in(t: Trial) -> Iterator[Problem]:
         if PLACEHOLDER.fullmatch(value) and key != "comment":
             why, cure = "is to be filled in", f"give cluster.{key}=NAME, or null for the site's default"
             yield Problem(f"cluster.{key}", value, why, cure, Stage.START)
-        elif re.search(r"[\x00-\x1f\x7f]", value):
-            why = "holds a line break or a control character, which no option of sbatch can"
-            yield Problem(f"cluster.{key}", repr(value), why, "write it in one line", Stage.START)
+        elif fault := unwritable(f"cluster.{key}", value):
+            yield fault
         elif not value.strip():
             yield Problem(f"cluster.{key}", repr(value), "is empty", "leave it out", Stage.START)
+
+
+def unwritable(key: str, value: str) -> Problem | None:
+    """A line break would end the options of a batch script, and what follows would be a line of bash."""
+    if not re.search(r"[\x00-\x1f\x7f]", value):
+        return None
+    why = "holds a line break or a control character, which no option of sbatch can"
+    return Problem(key, repr(value), why, "write it in one line", Stage.START)
 
 
 def _texts(c: Cluster) -> Iterator[tuple[str, str]]:
