@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -13,6 +11,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+from hysweep.report.words import csv_line
 from hysweep.schema.spelled import spelled_out
 
 # What no page may hold: control characters, and halves of characters that JSON lets through.
@@ -119,12 +118,8 @@ class Table:
         )
 
     def csv(self) -> str:
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([_csv_cell(c.key or c.name) for c in self.columns])
-        for row in self.rows:
-            writer.writerow([_csv_cell(cell.raw) for cell in row.cells])
-        return file.getvalue()
+        rows = ([cell.raw for cell in row.cells] for row in self.rows)
+        return "".join(map(csv_line, [[c.key or c.name for c in self.columns], *rows]))
 
     @staticmethod
     def _head(column: Column) -> Html:
@@ -147,11 +142,3 @@ class Table:
                 )
             )
         return element("tr", *cells, id=row.id, class_=row.class_)
-
-
-def _csv_cell(of: object) -> object:
-    """A spreadsheet takes text that starts like a formula for one; an apostrophe keeps it text."""
-    if of is None or isinstance(of, (int, float)):
-        return of
-    cell = str(of)
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -47,6 +49,21 @@ def _harmless(c: str) -> str:
     if c.isprintable() and not DIRECTIONS.match(c):
         return c
     return " " if unicodedata.category(c) in ("Cc", "Zl", "Zp", "Zs") else ""
+
+
+def csv_line(cells: Iterable[object]) -> str:
+    """A line of a CSV file; a carriage return within a cell, which to Python's csv ends no line, ends none."""
+    line = io.StringIO()
+    csv.writer(line).writerow(map(_csv_cell, cells))
+    return line.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _csv_cell(of: object) -> object:
+    """A spreadsheet takes text that starts like a formula for one; an apostrophe keeps it text."""
+    if of is None or isinstance(of, (int, float)):
+        return of
+    cell = str(of)
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def number(value: float | None) -> str:
