@@ -179,6 +179,8 @@ def _plain(value: Any, kind: str) -> Any:
         return value if isinstance(value, str) else json.dumps(value, default=str)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return None
     return int(value) if kind == "int" else float(value)
 
 

@@ -118,8 +118,8 @@ class Table:
         )
 
     def csv(self) -> str:
-        rows = ([cell.raw for cell in row.cells] for row in self.rows)
-        return "".join(map(csv_line, [[c.key or c.name for c in self.columns], *rows]))
+        rows = [[c.key or c.name for c in self.columns], *([cell.raw for cell in row.cells] for row in self.rows)]
+        return "".join(csv_line(row) for row in rows)
 
     @staticmethod
     def _head(column: Column) -> Html:

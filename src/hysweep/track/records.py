@@ -1,12 +1,50 @@
-"""What is known of a trial and of an attempt, as frozen records."""
+"""What is known of a trial and of an attempt, as frozen records.
+
+`from_dict` raises KeyError, TypeError or ValueError for what is no such record.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from hysweep.track.causes import Cause, Phase
+
+T = TypeVar("T")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+
+
+# What a field of each declared type may hold, beside the enumerations, which see to it themselves.
+_HOLDS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": lambda value: type(value) is int and abs(value) < 2**63,
+    "bool": lambda value: isinstance(value, bool),
+    "float": _is_number,
+    "tuple[str, ...]": lambda value: all(isinstance(item, str) for item in value),
+    "tuple[float, ...]": lambda value: all(map(_is_number, value)),
+}
+
+
+@cache
+def _holds(cls: type[Any]) -> tuple[tuple[str, Callable[[Any], bool], bool], ...]:
+    """Of each field its name, what it may hold, and whether that may be None."""
+    kinds = [(f.name, *str(f.type).partition(" | None")[:2]) for f in fields(cls)]
+    return tuple((name, _HOLDS[kind], bool(optional)) for name, kind, optional in kinds if kind in _HOLDS)
+
+
+def sound(record: T) -> T:
+    """The record, if each of its fields holds what it is to: somebody else may have written it."""
+    for name, holds, is_optional in _holds(record.__class__):
+        value = getattr(record, name)
+        if not (holds(value) or (is_optional and value is None)):
+            raise TypeError(f"{name} = {value!r}")
+    return record
 
 
 class Status(StrEnum):
@@ -61,22 +99,24 @@ class State:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> State:
-        return cls(
-            status=Status(d["status"]),
-            attempt=d["attempt"],
-            job_id=d.get("job_id"),
-            ending=Cause(d["ending"]) if d.get("ending") else None,
-            cause=Cause(d["cause"]) if d.get("cause") else None,
-            reason=d.get("reason", ""),
-            value=d.get("value"),
-            values=tuple(d.get("values", ())),
-            is_held=d.get("is_held", False),
-            is_refused=d.get("is_refused", False),
-            rungs=d.get("rungs", 0),
-            began=d.get("began"),
-            expected=d.get("expected"),
-            nodes=d.get("nodes", ""),
-            updated=d.get("updated", 0.0),
+        return sound(
+            cls(
+                status=Status(d["status"]),
+                attempt=d["attempt"],
+                job_id=d.get("job_id"),
+                ending=Cause(d["ending"]) if d.get("ending") else None,
+                cause=Cause(d["cause"]) if d.get("cause") else None,
+                reason=d.get("reason", ""),
+                value=d.get("value"),
+                values=tuple(d.get("values", ())),
+                is_held=d.get("is_held", False),
+                is_refused=d.get("is_refused", False),
+                rungs=d.get("rungs", 0),
+                began=d.get("began"),
+                expected=d.get("expected"),
+                nodes=d.get("nodes", ""),
+                updated=d.get("updated", 0.0),
+            )
         )
 
 
@@ -102,15 +142,17 @@ class End:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> End:
-        return cls(
-            cause=Cause(d["cause"]),
-            phase=Phase(d.get("phase", "unknown")),
-            exit_code=d.get("exit_code"),
-            reason=d.get("reason", ""),
-            lines=tuple(d.get("lines", ())),
-            started=d.get("started", 0.0),
-            ended=d.get("ended", 0.0),
-            nodes=tuple(d.get("nodes", ())),
+        return sound(
+            cls(
+                cause=Cause(d["cause"]),
+                phase=Phase(d.get("phase", "unknown")),
+                exit_code=d.get("exit_code"),
+                reason=d.get("reason", ""),
+                lines=tuple(d.get("lines", ())),
+                started=d.get("started", 0.0),
+                ended=d.get("ended", 0.0),
+                nodes=tuple(d.get("nodes", ())),
+            )
         )
 
 
@@ -130,13 +172,15 @@ class Claim:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Claim:
-        return cls(
-            host=d["host"],
-            pid=d["pid"],
-            created=d["created"],
-            boot=d.get("boot", ""),
-            ticks=d.get("ticks", 0),
-            job=d.get("job", ""),
+        return sound(
+            cls(
+                host=d["host"],
+                pid=d["pid"],
+                created=d["created"],
+                boot=d.get("boot", ""),
+                ticks=d.get("ticks", 0),
+                job=d.get("job", ""),
+            )
         )
 
 
@@ -167,6 +211,5 @@ class Booking:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Booking:
-        hours = {k: float(d.get(k) or 0.0) for k in ("requested", "queued_h", "boot", "productive", "wasted")}
-        trial, attempt, gpus = int(d["trial"]), int(d["attempt"]), int(d["gpus"])
-        return cls(trial, attempt, Cause(d["cause"]), gpus, float(d["gpu_hours"]), **hours)
+        hours = {k: d.get(k) or 0.0 for k in ("requested", "queued_h", "boot", "productive", "wasted")}
+        return sound(cls(d["trial"], d["attempt"], Cause(d["cause"]), d["gpus"], d["gpu_hours"], **hours))
