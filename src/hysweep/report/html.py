@@ -118,8 +118,8 @@ class Table:
         )
 
     def csv(self) -> str:
-        rows = [[c.key or c.name for c in self.columns], *([cell.raw for cell in row.cells] for row in self.rows)]
-        return "".join(csv_line(row) for row in rows)
+        head = csv_line(c.key or c.name for c in self.columns)
+        return head + "".join(csv_line(cell.raw for cell in row.cells) for row in self.rows)
 
     @staticmethod
     def _head(column: Column) -> Html:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hysweep.schema.groups import Cluster
+from hysweep.schema.sound import sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +55,7 @@ class Job:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Job:
+        """Raises KeyError, TypeError for what is no job."""
         site = {"site": Cluster(**d["site"])} if "site" in d else {}
-        return cls(**d | {"overrides": tuple(d["overrides"]), "prepare": tuple(map(tuple, d["prepare"]))} | site)
+        told = d | {"overrides": tuple(d["overrides"]), "prepare": tuple(map(tuple, d["prepare"]))} | site
+        return sound(cls(**told))

@@ -22,10 +22,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hysweep.schema.sound import sound
 from hysweep.track.clock import now
 from hysweep.track.files import append_line, claim, read_lines, read_record, write_json, write_text
 from hysweep.track.metrics import curve_of
-from hysweep.track.records import Booking, Claim, End, State, sound
+from hysweep.track.records import Booking, Claim, End, State
 
 R = TypeVar("R")
 
