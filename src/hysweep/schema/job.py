@@ -40,10 +40,10 @@ class Job:
     ray_cpus: int | None = None
     ray_gpus: int | None = None
     object_store_gib: float | None = None
-    timeout_min: int = 240
+    timeout_min: float = 240
     ray_boot_timeout_s: int = 300
     total_steps: int | None = None
-    hung_after_min: int = 60
+    hung_after_min: float = 60
     checkpoints_kept: int | None = None
     stop_step: int | None = None
     saves_before_end: bool = False
