@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import time
@@ -126,8 +127,9 @@ def test_strangers_and_noise_change_nothing(meeting: tuple[RollCall, Presence]) 
         b'{"rank": 1, "token": "wrong"}\n',
         b'{"rank": 9}\n',
         b"[1]\n{torn",
-        b'{"rank": 1, "token": "\xc3\xa9\\ud800"}\n',
-        b"[" * 50_000 + b"\n",
+        '{"rank": 1, "token": "é"}\n'.encode(),
+        b'{"rank": 1, "token": "\\ud800"}\n',
+        b"[" * 100_000 + b"\n",
         os.urandom(99),
     ):
         with socket.create_connection((place["address"], place["port"])) as s:
@@ -150,6 +152,34 @@ def test_who_is_gone_before_he_was_let_in_is_no_trouble(meeting: tuple[RollCall,
     call.poll()
     call._server = server
     both(call, presence, lambda: call.members[1].line)
+
+
+def test_a_crowd_of_strangers_takes_no_descriptors(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    place, before = read_json(meeting_point(presence.attempt)), len(os.listdir("/proc/self/fd"))
+    crowd = [socket.create_connection((place["address"], place["port"])) for _ in range(150)]
+    both(call, presence, lambda: len(os.listdir("/proc/self/fd")) < before + 150 + 80)
+    presence.say(joined=2)
+    both(call, presence, lambda: not call.missing())
+    assert call.loss() is None
+    for stranger in crowd:
+        stranger.close()
+
+
+def test_no_descriptor_left_keeps_strangers_out_and_ends_nothing(meeting: tuple[RollCall, Presence]) -> None:
+    call, presence = meeting
+    both(call, presence, lambda: call.members[1].line)
+    place = read_json(meeting_point(presence.attempt))
+    with socket.create_connection((place["address"], place["port"])):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            call.poll()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        presence.say(joined=2)
+        both(call, presence, lambda: not call.missing())
+    assert call.loss() is None
 
 
 def test_who_comes_late_hears_the_last_order(new_attempt: Callable[..., AttemptDirectory]) -> None:

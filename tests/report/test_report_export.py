@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import START, MakeStudy, Study
+from conftest import METRIC, START, MakeStudy, Study
 from hysweep.report import read_study
 from hysweep.report.export import COLUMNS, dictionary, export
 from hysweep.schema import BadInput
@@ -86,6 +87,26 @@ def test_text_and_odd_numbers_come_through(hostile: Study, tmp_path: Path) -> No
     pytest.importorskip("pyarrow")
     last = [r for r in read(export(record, "parquet", tmp_path / "p"), "parquet")["metrics"] if r["trial"] == 0][-1]
     assert last["e"] == -math.inf and last["half ?"] == 1
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_text_is_a_formula_to_a_spreadsheet(make_study: MakeStudy, tmp_path: Path, start: str) -> None:
+    formula = f"{start}cmd|' /C calc'!A0"
+    study = make_study(space={formula: "choice(a, b)", "algorithm": "choice(a, b)"})
+    rows = [{"step": 1, "data": {formula: -1.0, METRIC: -0.5}}]
+    study.trial({formula: formula, "algorithm": formula}, Cause.UNKNOWN, reason=formula, rows=rows)
+    files = export(read_study(study.path), "csv", tmp_path / "out")
+    cells = [cell for file in files for row in csv.reader(file.open(newline="")) for cell in row]
+    assert not [c for c in cells if c.startswith(start) and not is_number(c)]
+    assert f"'{formula}" in cells and "-0.5" in cells
+    as_json = export(read_study(study.path), "json", tmp_path / "out")
+    assert json.dumps(formula) in as_json[0].read_text(), "for programs it is what it was"
+
+
+def is_number(cell: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(cell))
+    return False
 
 
 def test_an_empty_study_has_empty_tables(make_study: MakeStudy, tmp_path: Path) -> None:

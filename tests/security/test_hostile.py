@@ -25,6 +25,7 @@ from hysweep.schema import BadInput, Cluster, Study
 from hysweep.schema.job import Job
 from hysweep.scripts.header import words_of
 from hysweep.study import define, detach, load_definition
+from hysweep.study.changes import refuse_unfit
 from hysweep.study.controller import Controller
 from hysweep.study.search import _Numbers
 from tests.study.fake import FakeLauncher
@@ -68,6 +69,19 @@ def test_a_name_is_only_a_name_in_what_is_submitted(composer: Composer, stubs: P
     assert SlurmLauncher().plan(Job("m", ()), attempt)
     assert not list(tmp_path.rglob("MARK"))
     assert "<script>alert" not in write_page(directory).read_text() and read_study(directory).name
+
+
+@pytest.mark.parametrize("break_", ["\n", "\r", "\x0b", "\x7f"])
+@pytest.mark.parametrize("key", ["controller.partition", "controller.account", "controller.qos", "root"])
+def test_no_text_of_a_study_ends_the_options_of_a_batch_script(composer: Composer, key: str, break_: str) -> None:
+    value = f"main{break_}touch MARK #"
+    with pytest.raises(BadInput, match=rf"study\.{key} = .*line break"):
+        define(composer.compose(["rollout.n=2,4", f"study.{key}='{value}'"]))
+    directory = begin(composer, "rollout.n=2,4")
+    definition = load_definition(directory, composer)
+    if key != "root":  # which does not change
+        with pytest.raises(BadInput, match="line break"):
+            refuse_unfit(definition, {}, {"controller": {key.partition(".")[2]: value}})
 
 
 @pytest.mark.parametrize("name", PATHS)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import multiprocessing
 import os
 import signal
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +23,7 @@ from hysweep.track import (
     Cause,
     Claim,
     End,
+    Place,
     State,
     Status,
     StudyDirectory,
@@ -88,17 +92,41 @@ def test_a_damaged_record_is_none(study: StudyDirectory, garbage: str) -> None:
     assert isinstance(trial.point(), dict)
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [{"attempt": None}, {"attempt": True}, {"value": [1]}, {"values": [None]}, {"updated": "now"},
-     {"nodes": 7}, {"is_held": 1}],
-)  # fmt: skip
-def test_a_state_of_somebody_else_is_none(study: StudyDirectory, odd: dict[str, object]) -> None:
-    trial = study.add_trial(0, "aa", "", {})
-    trial.save(State(Status.SUBMITTED, attempt=1))
-    assert trial.state_if_legible() is not None
-    write_json(trial.path / "state.json", State(Status.SUBMITTED, attempt=1).as_dict() | odd)
-    assert trial.state_if_legible() is None
+ODD = (None, "x", -1, True, math.inf, 10**400, [], [1], {}, {"a": 1}, "\ud800")
+WHOLE: dict[str, Any] = {
+    "state": State(Status.ENDED, 1, "7", cause=Cause.COMPLETED, value=0.5, values=(0.5,), began=1.0, expected=2.0),
+    "end": End(Cause.HUNG, exit_code=1, reason="r", lines=("a",), started=1.0, ended=2.0, nodes=("n1",)),
+    "claim": Claim("n1", 7, 1.0, "b", 2, "j"),
+    "booking": Booking(0, 1, Cause.COMPLETED, 8, 1.5),
+    "home": Place("/a", "n1", 3),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_record_holds_what_it_is_to_hold_or_is_none(study: StudyDirectory, kind: str) -> None:
+    trial = study.add_trial(0, "abcdef123456", "", {})
+    attempt = trial.attempt(1)
+    attempt.path.mkdir(parents=True)
+    path, read = {
+        "state": (trial.path / "state.json", trial.state_if_legible),
+        "end": (attempt.path / "end.json", attempt.end),
+        "claim": (attempt.path / "node.json", attempt.claimed),
+        "booking": (study.path / "ledger.jsonl", lambda: next(iter(study.ledger()), None)),
+        "home": (study.path / "home.json", study.home),
+    }[kind]
+    whole = WHOLE[kind]
+    sample = asdict(whole)
+    for name in sample:
+        for odd in ODD:
+            path.write_text(json.dumps(sample | {name: odd}) + "\n")
+            found = read()
+            for field, value in asdict(found).items() if found else ():
+                was = sample[field]
+                fits = isinstance(value, type(was)) or (isinstance(was, float) and type(value) is int)
+                assert fits or value is None, (kind, name, odd)
+                assert isinstance(value, bool) == isinstance(was, bool) and str(value) != str(10**400)
+    path.write_text(json.dumps(sample) + "\n")
+    assert read() == whole
 
 
 def test_null_is_no_number(study: StudyDirectory) -> None:

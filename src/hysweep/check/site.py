@@ -24,6 +24,7 @@ from hysweep.estimate.memory import checkpoint_of, host_of
 from hysweep.schema import BadInput, Problem, Severity, Stage, Trial
 from hysweep.schema.groups import Cluster
 from hysweep.schema.hostlist import hosts
+from hysweep.schema.knob import Leaf, leaves
 
 GUIDES_IMAGE = "verlai/verl:vllm023.dev1"  # that Hy3 was run in
 LONGEST_SIGNAL = 65_535  # seconds: sbatch --signal
@@ -100,6 +101,9 @@ OPTION_OF_HEARD = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NO_REQUEUE": "no
                    "JOB_NAME": "job-name", "GPUS_PER_NODE": "gpus-per-node", "GPUS_PER_TASK": "gpus-per-task",
                    "OPEN_MODE": "open-mode"}  # fmt: skip
 SECRET = re.compile(r"(?i)(?:^|_)(?:api_?key|token|secret|password|passwd|credentials?)(?:_|$)|_KEY$")
+_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_SHORTEST_SECRET = 8  # characters: a shorter text is in others by chance
+_EXPORT_IT = "export it in the shell that submits: jobs inherit it"
 UNLOADS = re.compile(r"(?:^|;|&&)\s*(?:module|ml)\s+(?:-\S+\s+)*(?:purge|reset|restore)\b")
 PLACEHOLDER = re.compile(r"<[^<>]*>")
 # What the launcher sets on each node, or takes away there: a line of `setup` that exports it does so in vain.
@@ -116,11 +120,18 @@ def is_filled_in(t: Trial) -> Iterator[Problem]:
         if PLACEHOLDER.fullmatch(value) and key != "comment":
             why, cure = "is to be filled in", f"give cluster.{key}=NAME, or null for the site's default"
             yield Problem(f"cluster.{key}", value, why, cure, Stage.START)
-        elif re.search(r"[\x00-\x1f\x7f]", value):
-            why = "holds a line break or a control character, which no option of sbatch can"
-            yield Problem(f"cluster.{key}", repr(value), why, "write it in one line", Stage.START)
+        elif fault := unwritable(f"cluster.{key}", value):
+            yield fault
         elif not value.strip():
             yield Problem(f"cluster.{key}", repr(value), "is empty", "leave it out", Stage.START)
+
+
+def unwritable(key: str, value: str) -> Problem | None:
+    """A line break would end the options of a batch script, and what follows would be a line of bash."""
+    if not re.search(r"[\x00-\x1f\x7f]", value):
+        return None
+    why = "holds a line break or a control character, which no option of sbatch can"
+    return Problem(key, repr(value), why, "write it in one line", Stage.START)
 
 
 def _texts(c: Cluster) -> Iterator[tuple[str, str]]:
@@ -395,8 +406,28 @@ def secrets_are_not_written(t: Trial) -> Iterator[Problem]:
         ]
     for key in dict.fromkeys(names):
         why = "reads as a secret, and would lie in the study's files"
-        cure = "export it in the shell that submits: jobs inherit it"
-        yield Problem(key, "…", why, cure, Stage.NEVER, Severity.WARNING)
+        yield Problem(key, "…", why, _EXPORT_IT, Stage.NEVER, Severity.WARNING)
+    yield from (problem for problem in secrets_within(leaves(t)) if problem.key not in names)
+
+
+def secrets_within(settings: Iterable[Leaf]) -> Iterator[Problem]:
+    """Settings that have in them what a variable of this shell keeps secret, or a password of a URL."""
+    kept = {v: n for n, v in os.environ.items() if len(v) >= _SHORTEST_SECRET and SECRET.search(n)}
+    for leaf in settings:
+        for key, text in _each_text(leaf.path, leaf.value):
+            name = next((name for value, name in kept.items() if value in text), None)
+            if name or _PASSWORD.search(text):
+                what = f"the value of {name}" if name else "a password"
+                why = f"has {what} in it, which would lie in the study's files"
+                yield Problem(key, "…", why, _EXPORT_IT, Stage.NEVER, Severity.WARNING)
+
+
+def _each_text(key: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict | list):
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _each_text(f"{key}.{name}", item)
 
 
 def not_to_be_sent(t: Trial) -> list[Problem]:

@@ -724,6 +724,7 @@ def completion(shell: str) -> None:
 
 def main() -> None:
     """The entry point: one clear error instead of a traceback, for whatever a person can mend."""
+    from hysweep.cli.say import say
     from hysweep.schema.problem import BadInput
 
     for stream in (sys.stdout, sys.stderr):  # what a terminal or a file cannot show is a ?, not the end of the verb
@@ -733,7 +734,7 @@ def main() -> None:
         hysweep(prog_name="hysweep", standalone_mode=False)
     except BadInput as e:
         for problem in e.problems:
-            click.echo(f"hysweep: {_as_typed(problem)}", err=True)
+            say(f"hysweep: {_as_typed(problem)}", err=True)
         sys.exit(2)
     except click.UsageError as e:
         e.show()
@@ -748,7 +749,7 @@ def main() -> None:
         # a full disk, a directory that went away: nothing that a traceback explains; jobs go on without us
         place = e.filename2 or e.filename or ("the current directory" if isinstance(e, FileNotFoundError) else "")
         said = ": ".join(filter(None, [str(place), e.strerror])) if e.strerror else str(e)
-        click.echo(f"hysweep: {said}; mend it and say it again", err=True)
+        say(f"hysweep: {said}; mend it and say it again", err=True)
         sys.exit(2)
 
 

@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-
+from hysweep.cli.say import cell, say
 from hysweep.schema import BadInput, Problem, Severity
 
 SUFFIXES = (".parquet", ".json", ".jsonl", ".csv", ".arrow")  # of files, so of no directory
@@ -42,15 +42,15 @@ def watched(what: str, total: int, unit: str = "rows") -> Iterator[Watch]:
         return
     began = told = time.monotonic()
 
-    def say(seen: int, rows: int) -> None:
+    def tell(seen: int, rows: int) -> None:
         nonlocal told
         now = time.monotonic()
         if now - told > 15:
             told = now
             share = f"{100 * seen / total:.0f} %, " if total else ""
-            click.echo(f"{what}: {share}{rows:,} {unit} in {now - began:.0f} s", err=True)
+            say(f"{what}: {share}{rows:,} {unit} in {now - began:.0f} s", err=True)
 
-    yield say
+    yield tell
 
 
 def convert(
@@ -76,7 +76,7 @@ def convert(
     with watched(str(out), total) as watch:
         done = make(sources, out, recipe, split=split, config=config, is_unique=is_unique, limit=limit,
                     workers=workers, force=force, watch=watch)  # fmt: skip
-    click.echo(json.dumps(done.as_dict(), indent=1) if as_json else str(done))
+    say(json.dumps(done.as_dict(), indent=1) if as_json else str(done))
     return 0
 
 
@@ -92,10 +92,10 @@ def prepare(
             {"name": s.name, "hub": s.hub, "files": list(s.files.values()), "about": s.about} for s in SETS.values()
         ]
         if as_json:
-            click.echo(json.dumps(rows, indent=1))
+            say(json.dumps(rows, indent=1))
         else:
             for row in rows:
-                click.echo(f"{row['name']:<14} {row['hub']:<38} {row['about']}")
+                say(f"{row['name']:<14} {row['hub']:<38} {row['about']}")
         return 0
     where = out or Path(os.environ.get("DATA_DIR", "data"))
     if where.suffix in SUFFIXES and not where.is_dir():
@@ -105,10 +105,10 @@ def prepare(
     with watched(name, 0) as watch:
         done = make(name, where, source, keeps_repeats, force, watch)
     if as_json:
-        click.echo(json.dumps([d.as_dict() for d in done], indent=1))
+        say(json.dumps([d.as_dict() for d in done], indent=1))
     else:
         for d in done:
-            click.echo(str(d))
+            say(str(d))
     return 0
 
 
@@ -144,7 +144,7 @@ def check(
     unseen = _unseen(wants)
     bad = [p for p in looked.problems if p.severity is Severity.ERROR]
     if as_json:
-        click.echo(json.dumps(looked.as_dict() | {"not_looked_at": unseen}, indent=1, default=str))
+        say(json.dumps(looked.as_dict() | {"not_looked_at": unseen}, indent=1, default=str))
         return 1 if bad else 0
     _print_files(looked.files, wants.lengths is not None)
     from hysweep.cli.desk import print_problems
@@ -154,8 +154,8 @@ def check(
     if unseen:
         how = "name the trial that the files are for, as in" if wants.knows is None else "leave out"
         what = "model=hy3 trainer.max_prompt_length=2048 reward=rule" if wants.knows is None else "--no-tokenizer"
-        click.echo(f"not looked at: {', '.join(unseen)}; {how} {what}")
-    click.echo("no problem found" if not looked.problems else f"{len(bad)} to mend" if bad else "it can be trained on")
+        say(f"not looked at: {', '.join(unseen)}; {how} {what}")
+    say("no problem found" if not looked.problems else f"{len(bad)} to mend" if bad else "it can be trained on")
     return 1 if bad else 0
 
 
@@ -179,12 +179,11 @@ def _build_tiny_model() -> None:
         raise BadInput(
             Problem("model.path", "embedded:model", f"is not built yet, and that needs {e.name}", cure)
         ) from e
-    build(say=lambda text: click.echo(text, err=True))
+    build(say=partial(say, err=True))
 
 
 def _print_files(files: Sequence[Any], has_lengths: bool) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from hysweep.data.check import shown
@@ -200,5 +199,5 @@ def _print_files(files: Sequence[Any], has_lengths: bool) -> None:
         told += [f"and {len(f.data_sources) - 4} more"] if len(f.data_sources) > 4 else []
         spread = f.spread() or {}
         more = [str(spread.get(k, "")) for k in ("p50", "p99", "max")] + [f"{f.longer:,}"] if has_lengths else []
-        table.add_row(escape(f.path), f.role, f"{f.rows:,}", f"{f.repeated:,}", escape("\n".join(told)), *more)
+        table.add_row(cell(f.path), f.role, f"{f.rows:,}", f"{f.repeated:,}", cell("\n".join(told)), *more)
     Console().print(table)

@@ -12,16 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import click
-
 from hysweep.check import errors
 from hysweep.check.files import unseen
 from hysweep.check.site import checkpoint_gib, checkpoints_at_once, disk_problems, heard_of
+from hysweep.cli.say import say
 from hysweep.compile import Job, compile_trial
 from hysweep.compose import Composer, Composition, text_of
 from hysweep.compose.composer import all_leaves, trial_yaml
 from hysweep.compose.launcher_settings import as_typed
 from hysweep.schema import BadInput, Problem, Severity, Stage, Trial, hour_unit, trial_id
+from hysweep.schema.spelled import spelled_out
 from hysweep.study import Definition, Preview, define, preview, study_problems
 from hysweep.study.ledger import worst_case
 from hysweep.track import AttemptDirectory
@@ -36,23 +36,23 @@ def show(overrides: list[str], config_dirs: Sequence[Path], verl: bool, doc: boo
     composition = Composer(config_dirs).compose(overrides)
     trial = composition.trial
     if composition.space:
-        click.echo(f"(varies, shown at the first value: {', '.join(composition.space)})", err=True)
+        say(f"(varies, shown at the first value: {', '.join(composition.space)})", err=True)
     if verl:
         job = compile_trial(trial, NOWHERE)
         if as_json:
-            click.echo(json.dumps(job.as_dict(), indent=1))
+            say(json.dumps(job.as_dict(), indent=1))
             return
         for name, value in job.env.items():
-            click.echo(f"{name}={shlex.quote(value)} \\")
-        click.echo(f"python -m {job.module}" + "".join(f" \\\n  {shlex.quote(o)}" for o in job.overrides))
+            say(f"{name}={shlex.quote(value)} \\")
+        say(f"python -m {job.module}" + "".join(f" \\\n  {shlex.quote(o)}" for o in job.overrides))
     elif as_json:
-        click.echo(json.dumps(asdict(trial) | {"study": asdict(composition.study)}, indent=1))
+        say(json.dumps(asdict(trial) | {"study": asdict(composition.study)}, indent=1))
     else:
         from omegaconf import OmegaConf
 
-        click.echo(f"# id {trial_id(trial)}   " + " ".join(f"{k}={v}" for k, v in composition.choices.items() if v))
-        click.echo(trial_yaml(trial), nl=False)
-        click.echo(OmegaConf.to_yaml(OmegaConf.create({"study": asdict(composition.study)})), nl=False)
+        say(f"# id {trial_id(trial)}   " + " ".join(f"{k}={v}" for k, v in composition.choices.items() if v))
+        say(trial_yaml(trial).rstrip("\n"))
+        say(OmegaConf.to_yaml(OmegaConf.create({"study": asdict(composition.study)})).rstrip("\n"))
 
 
 def refuse_empty(composition: Composition, is_sweep: bool) -> None:
@@ -72,13 +72,13 @@ def check(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], str
     of_study = study_problems(definition, looked)
     bad_study = of_study if strict else errors(of_study)
     if as_json:
-        click.echo(json.dumps(_previews_json(looked, of_study), indent=1, default=str))
+        say(json.dumps(_previews_json(looked, of_study), indent=1, default=str))
         return 1 if bad or bad_study else 0
     print_problems(looked)
     for problem in of_study:
         _say(problem)
     count = f"{len(looked)} trial{'s'[: len(looked) != 1]} looked at"
-    click.echo(
+    say(
         f"{count}: "
         + (
             f"{len(bad)} to mend"
@@ -93,7 +93,7 @@ def check(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], str
     away = list(dict.fromkeys(name for p in looked if p.trial is not None for name in unseen(p.trial)))
     if away:
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
-        click.echo(f"not looked at, since it is not on this machine: {', '.join(away[:3])}{more}")
+        say(f"not looked at, since it is not on this machine: {', '.join(away[:3])}{more}")
     return 1 if bad or bad_study else 0
 
 
@@ -117,16 +117,14 @@ def check_command(file: str, overrides: list[str], given: Sequence[str], strict:
     if as_json:
         notes = [{"line": n.line, "text": n.text, "what": n.what} for n in heard]
         answer = {"problems": [p.as_dict() for p in problems], "not_understood": notes, "verl": verl}
-        click.echo(json.dumps(answer, indent=1, default=str))
+        say(json.dumps(answer, indent=1, default=str))
         return 1 if bad else 0
     print_problems([Preview({}, None, "", tuple(problems))])
     for note in heard:
-        click.echo(str(note))
+        say(str(note))
     found = "no problem found" if not problems else f"{len(bad)} to mend" if bad else "it can run"
-    click.echo(f"{len(imported.rows)} overrides looked at, for verl {verl}: {found}")
-    click.echo(
-        "not looked at: files, and memory, which depends on the GPUs (`hysweep import`, then `hysweep estimate`)"
-    )
+    say(f"{len(imported.rows)} overrides looked at, for verl {verl}: {found}")
+    say("not looked at: files, and memory, which depends on the GPUs (`hysweep import`, then `hysweep estimate`)")
     return 1 if bad else 0
 
 
@@ -180,7 +178,7 @@ def plan(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], stri
         told = {"varies": varies, "only_where": only_where, "problems": problems}
         told |= {"warnings": [p.as_dict() for p in beside], "first_job": job.as_dict()}
         told["first_job_as_sent"] = _launch_plan(job)
-        click.echo(json.dumps(facts | told, indent=1, default=str))
+        say(json.dumps(facts | told, indent=1, default=str))
         return 0 if is_good else 1
     unit = hour_unit(trial.has_gpu)
     shown = [
@@ -192,12 +190,12 @@ def plan(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], stri
     shown += [("only where", text) for text in only_where]
     width = max(len(name) for name, _ in shown)
     for name, text in shown:
-        click.echo(f"{name:>{width}}  {text}")
+        say(f"{name:>{width}}  {text}")
     print_problems(looked)
     for problem in (*of_study, *beside):
         _say(problem)
-    click.echo("the first job:")
-    click.echo(_launch_plan(job))
+    say("the first job:")
+    say(_launch_plan(job))
     return 0 if is_good else 1
 
 
@@ -235,7 +233,7 @@ def _late(problem: Problem) -> str:
 
 def _say(problem: Problem) -> None:
     """One that is not of a trial."""
-    click.echo(f"{_word(problem)}: {problem}")
+    say(f"{_word(problem)}: {problem}")
 
 
 def _word(problem: Problem) -> str:
@@ -257,7 +255,7 @@ def print_problems(looked: Sequence[Preview], err: bool = False) -> None:
         return
     for problem, where in rows:
         at = f"  [{where}]" if where else ""
-        click.echo(f"{_word(problem)}: {problem} ({_late(problem)}){at}", err=err)
+        say(f"{_word(problem)}: {problem} ({_late(problem)}){at}", err=err)
 
 
 def _where(looked: Sequence[Preview], where: Sequence[Preview]) -> str:
@@ -277,9 +275,10 @@ def _print_table(rows: Sequence[tuple[Problem, str]], err: bool) -> None:
     table.add_column(overflow="fold")
     for problem, where in rows:
         mark = Text(_word(problem), "yellow" if problem.severity is Severity.WARNING else "red")
-        what = Text(f"{problem.key} = {problem.value}\n", "bold")
-        late = Text(_late(problem) + (f" ({where})" if where else ""), "dim")
-        table.add_row(mark, Text.assemble(what, f"{problem.why}\n", (f"{problem.cure}\n", "green"), late))
+        what = spelled_out(f"{problem.key} = {problem.value}\n")
+        why, cure = spelled_out(f"{problem.why}\n"), spelled_out(f"{problem.cure}\n")
+        late = spelled_out(_late(problem) + (f" ({where})" if where else ""))
+        table.add_row(mark, Text.assemble((what, "bold"), why, (cure, "green"), (late, "dim")))
     Console(stderr=err).print(table)
 
 
@@ -306,13 +305,11 @@ def _show_fields(as_json: bool) -> None:
         for leaf in all_leaves()
     ]
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        say(json.dumps(rows, indent=1))
         return
     for row in rows:
         unit = f" [{row['unit']}]" if row["unit"] else ""
-        click.echo(
-            f"{row['field']}{unit}\n    {row['doc']}" + (f"\n    -> {', '.join(row['keys'])}" if row["keys"] else "")
-        )
+        say(f"{row['field']}{unit}\n    {row['doc']}" + (f"\n    -> {', '.join(row['keys'])}" if row["keys"] else ""))
 
 
 def _previews_json(looked: Sequence[Preview], of_study: Sequence[Problem]) -> list[dict[str, Any]]:

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from hysweep.check import Finding, examine
+from hysweep.cli.say import say
 from hysweep.compose import Composer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def doctor(as_json: bool) -> int:
     else:
         _print_table(findings)
         lacks = f"real verl cannot run here: {len(broken)} things are missing"
-        click.echo(lacks if broken else "real verl runs here: hysweep run")
+        say(lacks if broken else "real verl runs here: hysweep run")
     return 1 if broken else 0
 
 
@@ -43,7 +43,7 @@ def doctor_of_setup(directory: Path, as_json: bool) -> int:
         _print_json(findings)
     else:
         _print_table(findings)
-        click.echo(f"{len(broken)} to mend" if broken else "all of it is there, as it was fetched")
+        say(f"{len(broken)} to mend" if broken else "all of it is there, as it was fetched")
     return 1 if broken else 0
 
 
@@ -63,17 +63,16 @@ def doctor_of_cluster(
     console = Console(stderr=True)
     with console.status("asking the cluster") if console.is_terminal else nullcontext():
         root = Path(composition.study.root).expanduser()
-        say = partial(click.echo, err=True)
         with queue.telling(hear_out):
-            answers = survey(composition.trial, root, constraints, nodes, within, say)
+            answers = survey(composition.trial, root, constraints, nodes, within, partial(say, err=True))
     if as_json:
-        click.echo(json.dumps([a.as_dict() for a in answers], indent=1))
+        say(json.dumps([a.as_dict() for a in answers], indent=1))
     else:
         for answer in answers:
             _print_answer(answer)
     bad = [a for a in answers if not a.is_good]
     if not as_json:
-        click.echo(
+        say(
             f"{len(bad)} of {len(answers)} kinds of node have what is to be mended" if bad else "the cluster can run it"
         )
     return 1 if bad else 0
@@ -110,7 +109,7 @@ def _broken(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _print_json(findings: Sequence[Finding]) -> None:
-    click.echo(json.dumps([asdict(f) for f in findings], indent=1))
+    say(json.dumps([asdict(f) for f in findings], indent=1))
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.table import Table
 
 from hysweep.check import check_trial, errors
 from hysweep.check.memory import calibration_is_readable, cure_of, memory_fits
+from hysweep.cli.say import say
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
 from hysweep.estimate import Estimate
@@ -39,7 +39,7 @@ def estimate(
     trial = composition.trial
     found = estimate_trial(trial, None if is_calibrated else 1.0)
     for warning in calibration_is_readable(trial) if is_calibrated else ():
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     if html is not None:
         c = trial.cluster
         title = f"{trial.model.name} on {c.nodes} × {c.gpus_per_node} {c.gpu}: memory of a GPU, estimated"
@@ -49,23 +49,23 @@ def estimate(
             raise BadInput(Problem("--html", html, (e.strerror or str(e)).lower(), "give another place")) from e
     faults = errors(check_trial(trial, without=[memory_fits]))
     if as_json:
-        click.echo(json.dumps(found.as_dict() | {"problems": [p.as_dict() for p in faults]}, indent=1, default=str))
+        say(json.dumps(found.as_dict() | {"problems": [p.as_dict() for p in faults]}, indent=1, default=str))
     else:
         _print(found, is_sound=not faults)
         if is_calibrated and (factor := kept_for(trial.cluster).factor) is not None:
-            click.echo(
+            say(
                 f"calibrated: torch's part times {factor:.3f}, from {store()} ({place(trial.cluster)}); "
                 "--no-calibration leaves it out, --forget removes it"
             )
         if html is not None:
-            click.echo(f"written: {html}")
+            say(f"written: {html}")
     for verdict in found.verdicts:
         if not verdict.fits:
             known = "" if verdict.is_sure else " (`hysweep check` warns, and lets it run without --strict)"
             cure = f"see `hysweep layouts`; {cure_of(trial, verdict.group)}"
-            click.echo(f"{verdict.group} {verdict.words}{known}: {cure}", err=True)
+            say(f"{verdict.group} {verdict.words}{known}: {cure}", err=True)
     for fault in faults:
-        click.echo(f"problem: {fault}", err=True)
+        say(f"problem: {fault}", err=True)
     return 0 if found.fits and not faults else 1
 
 
@@ -154,7 +154,7 @@ def calibrate(directories: list[str], as_json: bool) -> int:
         _keep(factors, compared)
     if as_json:
         runs = {place: [asdict(c) | {"error": c.error} for c in of] for place, of in compared.items()}
-        click.echo(json.dumps({"factors": factors, "runs": runs, "passed_over": passed_over}, indent=1))
+        say(json.dumps({"factors": factors, "runs": runs, "passed_over": passed_over}, indent=1))
     else:
         _print_comparisons(compared, factors, passed_over)
     return 0 if factors else 1
@@ -175,13 +175,13 @@ def _print_comparisons(
     if compared:
         Console().print(table)
     for name, why in passed_over.items():
-        click.echo(f"{name}: {why}")
+        say(f"{name}: {why}")
     for where, factor in factors.items():
-        click.echo(f"{where}: torch's part times {factor:.3f} from now on; kept in {store()}")
+        say(f"{where}: torch's part times {factor:.3f} from now on; kept in {store()}")
     for where in sorted(compared.keys() - factors.keys()):
-        click.echo(f"{where}: no factor: measured / estimated is below {LEAST:g} or above {MOST:g} in every run")
+        say(f"{where}: no factor: measured / estimated is below {LEAST:g} or above {MOST:g} in every run")
         if where in (entries(store()) or {}):
-            click.echo(f"{where}: the factor that was kept before stays in use; `--forget` removes it")
+            say(f"{where}: the factor that was kept before stays in use; `--forget` removes it")
 
 
 def _attempts(directory: Path) -> Iterator[AttemptDirectory]:
@@ -203,10 +203,10 @@ def forget(overrides: list[str], config_dirs: Sequence[Path]) -> int:
     cluster = Composer(config_dirs).compose(overrides).trial.cluster
     kept = entries(store()) or {}
     if place(cluster) not in kept:
-        click.echo(f"{place(cluster)}: no factor is kept in {store()}", err=True)
+        say(f"{place(cluster)}: no factor is kept in {store()}", err=True)
         return 1
     _write({name: entry for name, entry in kept.items() if name != place(cluster)})
-    click.echo(f"{place(cluster)}: forgotten; estimates are the formulas' own")
+    say(f"{place(cluster)}: forgotten; estimates are the formulas' own")
     return 0
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import click
 from rich.console import Console
 from rich.markdown import Markdown
 
+from hysweep.cli.say import say
 from hysweep.report.explaining import EXPLAINED, explanation
 from hysweep.schema import BadInput, Problem, suggest
 from hysweep.track import Cause
@@ -15,7 +15,7 @@ def explain(cause: str | None) -> None:
     """Raises BadInput for a cause that there is not."""
     if cause is None:
         for known in EXPLAINED:
-            click.echo(f"{known:14}{explanation(known).splitlines()[0].partition(': ')[2]}")
+            say(f"{known:14}{explanation(known).splitlines()[0].partition(': ')[2]}")
         return
     if cause not in list(EXPLAINED):
         raise BadInput(
@@ -25,4 +25,4 @@ def explain(cause: str | None) -> None:
     if console.is_terminal:
         console.print(Markdown(explanation(Cause(cause)), hyperlinks=False))
     else:
-        click.echo(explanation(Cause(cause)), nl=False)
+        say(explanation(Cause(cause)).rstrip("\n"))

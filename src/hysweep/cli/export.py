@@ -6,11 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.progress import Progress
 
 from hysweep.cli.address import study_at
+from hysweep.cli.say import say
 from hysweep.cli.study import shown, tell_faults
 from hysweep.report import read_study
 from hysweep.report.export import FORMATS
@@ -31,7 +31,7 @@ def export(path: Path, format: str, target: Path | None, as_json: bool) -> None:
         into = target or directory.path / "export"
         files = write(record, format, into, lambda done, of: bar.update(task, completed=done))
     if as_json:
-        click.echo(json.dumps({"files": [str(f) for f in files], "trials": len(record.trials)}, indent=1))
+        say(json.dumps({"files": [str(f) for f in files], "trials": len(record.trials)}, indent=1))
         return
     for file in files:
-        click.echo(shown(file.absolute()))
+        say(shown(file.absolute()))

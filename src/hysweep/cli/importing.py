@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from hysweep.cli.say import cell, say
 from hysweep.schema import BadInput, Problem
 from hysweep.scripts import Imported, import_script
 from hysweep.track import write_text
@@ -35,7 +36,7 @@ def import_(file: str, output: Path | None, verl: str, given: Sequence[str], for
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(output, imported.text)
     if as_json:
-        click.echo(json.dumps(_as_dict(imported), indent=1, default=str))
+        say(json.dumps(_as_dict(imported), indent=1, default=str))
     else:
         _report(imported, output)
     return 1 if imported.faults or imported.unmeant else 0
@@ -86,7 +87,6 @@ def _as_dict(imported: Imported) -> dict[str, Any]:
 
 def _report(imported: Imported, output: Path | None) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
@@ -103,9 +103,9 @@ def _report(imported: Imported, output: Path | None) -> None:
         ("override", "became", "remark"),
         [
             (
-                escape(row.override),
-                escape(row.became or "-"),
-                f"[red]line {row.line}: {escape(row.remark)}[/]" if row.is_fault else escape(row.remark),
+                cell(row.override),
+                cell(row.became or "-"),
+                f"[red]line {row.line}: {cell(row.remark)}[/]" if row.is_fault else cell(row.remark),
             )
             for row in (*imported.header, *imported.rows)
         ],
@@ -117,19 +117,19 @@ def _report(imported: Imported, output: Path | None) -> None:
         table(
             ("key", "before", "after", "why"),
             [
-                (escape(d.key), escape(_short(d.before)), escape(_short(d.after)),
-                 escape(d.why) if d.is_meant else f"[red]different[/] {escape(d.why)}")
+                (cell(d.key), cell(_short(d.before)), cell(_short(d.after)),
+                 cell(d.why) if d.is_meant else f"[red]different[/] {cell(d.why)}")
                 for d in imported.differences
             ],
         )  # fmt: skip
     for note in imported.notes:
-        click.echo(f"{click.style('note', fg='yellow')}: {note}", err=True)
+        say(f"note: {note}", err=True)
     for name, line in imported.needed.items():
-        click.echo(f"{click.style('note', fg='yellow')}: line {line}: {name} is read of the environment, "
+        say(f"note: line {line}: {name} is read of the environment, "
                    "and has no default: export it, or give it with --set", err=True)  # fmt: skip
     if imported.defaults:
-        click.echo(f"variables with a default: {_defaults(imported.defaults)}", err=True)
-    click.echo(_verdict(imported, output), err=True)
+        say(f"variables with a default: {_defaults(imported.defaults)}", err=True)
+    say(_verdict(imported, output), err=True)
 
 
 def _defaults(defaults: Mapping[str, tuple[str, int]]) -> str:

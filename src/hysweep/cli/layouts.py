@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from hysweep.check import check_trial, errors
 from hysweep.check.memory import cures, memory_fits
 from hysweep.check.numbers import either
+from hysweep.cli.say import say
 from hysweep.cli.sweep_file import time_limit_min, write_sweep
 from hysweep.compose import Composer
 from hysweep.estimate.result import NEAR
@@ -90,37 +89,37 @@ def layouts(
         )
     cure = None if rows else _cure(composition.trial, found, any_nodes, given)
     if cure:
-        click.echo(f"no layout to offer: {cure}", err=True)
+        say(f"no layout to offer: {cure}", err=True)
     for problem in problems:
-        click.echo(f"problem: {problem}", err=True)
+        say(f"problem: {problem}", err=True)
     if problems:
         refused = "the first of these" if sweep is None else f"what {sweep} would hold, so it is not written"
         refused = refused if rows else "this whatever the layout"
-        click.echo(f"`hysweep check` refuses {refused}", err=True)
+        say(f"`hysweep check` refuses {refused}", err=True)
     answer = 0 if rows and not problems else 1
     if as_json:
         facts = {"legal": found.legal, "fitting": found.fitting, "layouts": rows, "cure": cure}
-        click.echo(json.dumps(facts | {"problems": [p.as_dict() for p in problems]}, indent=1, default=str))
+        say(json.dumps(facts | {"problems": [p.as_dict() for p in problems]}, indent=1, default=str))
         return answer
     if rows:
         _print(rows)
     card = composition.trial.cluster
-    click.echo(
+    say(
         f"{found.legal:,} legal layouts on {composition.trial.world_size} x {card.gpu}, {found.fitting:,} fit in "
         f"{card.gpu_memory_gib} GiB" + (f"; the best {len(rows)} by {sort}" if rows else "")
     )
     if rows:
         unknown = f"no step is predicted: of a {card.gpu} no speeds are known; ranked as if it were an H100."
-        click.echo(f"{STEP if is_predicted else unknown} {LEGEND}")
+        say(f"{STEP if is_predicted else unknown} {LEGEND}")
         if not all(row["is_sure"] for row in rows):
-            click.echo(NOT_SURE)
+            say(NOT_SURE)
         best = " ".join(f"{k}={emit(v)}" for k, v in found.overrides(int(order[0])).items())
-        click.echo(f"the first: {best}")
+        say(f"the first: {best}")
     if sweep is not None and not answer:
         places = [word for d in config_dirs for word in ("--config-dir", str(d))]
         command = shlex.join(["hysweep", "run", "-m", f"sweep={sweep}", *places])
-        click.echo(f"written: {sweep}; {command}")
-        click.echo("its report says how well this ranking predicted the measured one")
+        say(f"written: {sweep}; {command}")
+        say("its report says how well this ranking predicted the measured one")
     return answer
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import click
-
 from hysweep.cli.address import directory_at, known_in, trial_at
+from hysweep.cli.say import say
 from hysweep.schema import BadInput, Problem
+from hysweep.schema.spelled import spelled_out
 from hysweep.track import AttemptDirectory, StudyDirectory, TrialDirectory
 
 LOOK_S = 0.3
@@ -44,11 +45,12 @@ class Tail:
 
 
 class Printer:
-    """Prints pieces of one or several files; of several it says which, as `tail` does. Ray colours what it says, which
-    is for a terminal."""
+    """Prints pieces of one or several files; of several it says which, as `tail` does. A terminal is given the text and
+    its colours, and nothing else that would steer it; a pipe no colours, which Ray gives to what it says."""
 
     def __init__(self, is_headed: bool) -> None:
         self._is_headed = is_headed
+        self._decoder = getincrementaldecoder("utf-8")("replace") if sys.stdout.isatty() else None
         self._last: Path | None = None
         self._ends_line = True
         self.has_printed = False
@@ -65,7 +67,9 @@ class Printer:
         self._write(("" if self._ends_line else "\n").encode() + text.encode() + b"\n")
 
     def _write(self, piece: bytes) -> None:
-        if not sys.stdout.isatty():
+        if self._decoder is not None:
+            piece = spelled_out(self._decoder.decode(piece), is_log=True).encode()
+        else:
             piece = _COLOUR.sub(b"", piece)
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
@@ -85,7 +89,7 @@ def logs(path: Path, address: str | None, rank: int | None, number: int | None, 
     printer = Printer(is_headed=rank is not None)
     while True:
         if follow or is_tty:
-            click.echo(f"trial {trial.number} ({trial.id[:6]}), attempt {attempt.number}", err=True)
+            say(f"trial {trial.number} ({trial.id[:6]}), attempt {attempt.number}", err=True)
         tails = [Tail(file) for file in _files(attempt, rank)]
         if follow and not _follow(directory, trial, attempt, tails, printer):
             return 0
@@ -95,7 +99,7 @@ def logs(path: Path, address: str | None, rank: int | None, number: int | None, 
             if not printer.has_printed:
                 names = " nor ".join(t.path.name for t in tails)
                 why = _why_nothing(trial)
-                click.echo(f"nothing yet: {attempt.path} has no {names}, or it is empty{why}", err=True)
+                say(f"nothing yet: {attempt.path} has no {names}, or it is empty{why}", err=True)
             return 0 if printer.has_printed else 1
         attempt = trial.attempt(attempt.number + 1)
 
@@ -114,20 +118,20 @@ def _follow(
             printer.print(tail)
         if end is not None and not has_told:
             has_told = True
-            click.echo(f"attempt {attempt.number}: {end.cause}" + (f": {end.reason}" if end.reason else ""), err=True)
+            say(f"attempt {attempt.number}: {end.cause}" + (f": {end.reason}" if end.reason else ""), err=True)
         if has_next:
             return True
         if state.is_final:
             if end is None:
-                click.echo(f"it ended by {state.cause}: {state.reason}", err=True)
+                say(f"it ended by {state.cause}: {state.reason}", err=True)
             return False
         if attempt.claimed() is None and state.reason not in ("", waits_for):
             waits_for = state.reason
-            click.echo(f"waits: {waits_for}", err=True)
+            say(f"waits: {waits_for}", err=True)
         if state.is_refused:
             return False
         if end is not None and not (directory.path / "driver.json").exists() and not _may_run_again(attempt):
-            click.echo(f"nobody drives the study: hysweep resume {directory.path}", err=True)
+            say(f"nobody drives the study: hysweep resume {directory.path}", err=True)
             return False
         time.sleep(LOOK_S)
 

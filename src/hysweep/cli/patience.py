@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-import click
-
+from hysweep.cli.say import say
 from hysweep.launch import queue
 
 PATIENT_S = 8.0  # so long nobody asks what is going on
@@ -38,11 +37,11 @@ class Patience:
         """Said once it has taken a while."""
         if not self._has_told and time.monotonic() - self._began > PATIENT_S:
             self._has_told = True
-            click.echo(f"waiting for {waits_for}, until {self._until} at most; Ctrl-C leaves", err=True)
+            say(f"waiting for {waits_for}, until {self._until} at most; Ctrl-C leaves", err=True)
 
     def _hear(self, what: str, within: float) -> None:
         self.is_answered, self._has_told = False, True
-        click.echo(silence(what, f"asking again until {self._until}; Ctrl-C leaves"), err=True)
+        say(silence(what, f"asking again until {self._until}; Ctrl-C leaves"), err=True)
 
 
 def silence(what: str, then: str) -> str:
@@ -52,7 +51,7 @@ def silence(what: str, then: str) -> str:
 def hear_out(what: str, within: float) -> None:
     """For a verb that asks once."""
     if within > 0:
-        click.echo(silence(what, f"waiting for it until {clock(within)}; Ctrl-C leaves"), err=True)
+        say(silence(what, f"waiting for it until {clock(within)}; Ctrl-C leaves"), err=True)
 
 
 def clock(ahead_s: float) -> str:

@@ -18,10 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import click
-
 from hysweep.check.rewards import beside, function_problems, on_path
 from hysweep.cli.data import need_pyarrow
+from hysweep.cli.say import cell, say
 from hysweep.report.words import clean
 from hysweep.rewards import encode
 from hysweep.schema import BadInput, Problem
@@ -79,20 +78,20 @@ def try_reward(
             told |= {"rows_without_answer": total - len(given), "answers_not_tried": len(given) - len(rows)}
         # what is no number is null
         whole = json.loads(json.dumps(told, default=str), parse_constant=lambda _: None)
-        click.echo(json.dumps(whole, indent=1))
+        say(json.dumps(whole, indent=1))
     else:
         _print(tried)
         for t in bad[:3]:
-            click.echo(f"row {t.row} ({clean(t.data_source, 60)}), {t.kind}: {t.said}")
+            say(f"row {t.row} ({clean(t.data_source, 60)}), {t.kind}: {t.said}")
         if len(given) > len(rows):
-            click.echo(f"{len(rows)} of {len(given)} answers were tried: --n {len(given)} tries all")
+            say(f"{len(rows)} of {len(given)} answers were tried: --n {len(given)} tries all")
         if given and len(given) < total:
             bare = total - len(given)
             first = islice((row for row in range(total) if row not in given), SHOWN)
-            click.echo(f"{bare} of {total} rows have no answer, and were not tried: {_some(first, bare)}")
+            say(f"{bare} of {total} rows have no answer, and were not tried: {_some(first, bare)}")
         if differ:
-            click.echo(f"{differ}: verl looks for the metrics of a batch's first row in all; {_cure(tried)}")
-        click.echo(
+            say(f"{differ}: verl looks for the metrics of a batch's first row in all; {_cure(tried)}")
+        say(
             f"{len(tried)} answers to {len(rows)} rows: " + (f"{len(bad)} could not be scored" if bad else "all scored")
         )
     code = 1 if bad or differ else 0
@@ -281,7 +280,6 @@ async def _all(
 
 def _print(tried: Sequence[Tried]) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -295,7 +293,5 @@ def _print(tried: Sequence[Tried]) -> None:
         told = [f"{sum(scores) / len(scores):.3f}", f"{min(scores):g}", f"{max(scores):g}"] if scores else ["", "", ""]
         failed = sum(t.score is None for t in some)
         ms = median(t.ms for t in some)  # the first waits for what is imported
-        table.add_row(
-            escape(clean(source, 60)), kind, str(len(some)), *told, f"{ms:.2f}", str(failed) if failed else ""
-        )
+        table.add_row(cell(clean(source, 60)), kind, str(len(some)), *told, f"{ms:.2f}", str(failed) if failed else "")
     Console().print(table)

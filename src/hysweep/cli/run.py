@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 from omegaconf import OmegaConf
 
 from hysweep.check.site import heard_of
 from hysweep.cli.desk import print_problems, refuse_empty
+from hysweep.cli.say import say
 from hysweep.cli.study import RETRY_S, drive, shown
 from hysweep.compose import SHIPPED, Composer, Composition
 from hysweep.compose.launcher_settings import LAUNCHED_BY, LAUNCHER, SWEEPER, as_overrides
@@ -216,7 +216,7 @@ def drive_all(begun: Sequence[Begun], launchers: Callable[[str], Launcher] = lau
         except OSError as e:
             if e.errno not in PASSING:
                 raise
-            click.echo(f"hysweep: {e}; trying again, jobs go on meanwhile", err=True)
+            say(f"hysweep: {e}; trying again, jobs go on meanwhile", err=True)
             time.sleep(RETRY_S)
 
 
@@ -248,15 +248,15 @@ def run_study(arguments: list[str], is_sweep: bool, config_dirs: Sequence[Path],
         command = typed or ["hysweep", "run", *(["-m"] if is_sweep else []), *arguments]
         begun = begin(composition, composer, command)
     except NothingFeasible as e:
-        click.echo("no trial of this can run, so nothing was started:", err=True)
+        say("no trial of this can run, so nothing was started:", err=True)
         print_problems(e.looked, err=True)
         return 1
     for problem in (*begun.warnings, *(heard_of(os.environ) if composition.trial.cluster.launcher == "slurm" else ())):
-        click.echo(f"warning: {problem}", err=True)
+        say(f"warning: {problem}", err=True)
     trials = begun.definition.n_trials
     more = begun.definition.most_trials - trials
     counts = f"{trials} trial{'s'[: trials != 1]}" + (f" and {more} that confirm the best" if more else "")
-    click.echo(f"study {begun.definition.study.name}: {counts}, in {shown(begun.directory.path)}")
+    say(f"study {begun.definition.study.name}: {counts}, in {shown(begun.directory.path)}")
     return drive(begun.directory, begun.changes, detach)
 
 

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
+from hysweep.cli.say import say
 from hysweep.launch.setup import RUNTIME_ENV, plan, set_up
 from hysweep.schema import BadInput, Problem
 
@@ -17,21 +16,19 @@ def setup(directory: Path, verl: str, mirrors: Sequence[str], is_released: bool,
     planned = plan(directory, verl, _mirrors(mirrors), is_released)
     if is_dry:
         if as_json:
-            click.echo(json.dumps(planned.as_dict(), indent=1))
+            say(json.dumps(planned.as_dict(), indent=1))
             return 0
         for part in planned.parts:
             is_there = (planned.directory / part.path).exists()
-            click.echo(
-                f"{planned.directory / part.path}: " + ("is there" if is_there else f"{part.ref} of {part.source}")
-            )
+            say(f"{planned.directory / part.path}: " + ("is there" if is_there else f"{part.ref} of {part.source}"))
         return 0
-    done = set_up(planned, lambda text: click.echo(text, err=as_json or not sys.stdout.isatty()))
+    done = set_up(planned, lambda text: say(text, err=as_json or not sys.stdout.isatty()))
     if as_json:
-        click.echo(json.dumps(done.as_dict(), indent=1))
+        say(json.dumps(done.as_dict(), indent=1))
         return 0
-    click.echo(f"a runtime environment of Ray: {done.directory / RUNTIME_ENV}; for trials:")
+    say(f"a runtime environment of Ray: {done.directory / RUNTIME_ENV}; for trials:")
     for override in done.overrides:
-        click.echo(f"  {override}")
+        say(f"  {override}")
     return 0
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from hysweep.check import errors
 from hysweep.cli.desk import print_problems, refuse_empty
+from hysweep.cli.say import say
 from hysweep.compile import nodes_of
 from hysweep.compose import Composer
 from hysweep.launch.simulated import BOOT_S, SimulatedCluster
@@ -81,14 +81,14 @@ def simulate(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], 
     looked = preview(definition, composer)
     feasible = [p.trial for p in looked if p.is_feasible and p.trial is not None]
     if not feasible:
-        click.echo("no trial of this can run:", err=True)
+        say("no trial of this can run:", err=True)
         print_problems(looked, err=True)
         return 1
     of_study = study_problems(definition, looked)
     if faults := errors(of_study):
         raise BadInput(*faults)
     for problem in of_study:
-        click.echo(f"warning: {problem}", err=True)
+        say(f"warning: {problem}", err=True)
     cluster = _cluster(asked, max(map(nodes_of, feasible)), definition.study.max_parallel)
     curves = _curves(asked, definition, composer)
     if asked.keep is not None and (there := asked.keep / definition.study.name).exists():
@@ -104,11 +104,11 @@ def simulate(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], 
                 unpruned = simulate_study(whole, composer, cluster, curves, Path(scratch) / "whole", asked.step_s, tell)
     if as_json:
         told = {"study": definition.study.name, "nodes": cluster.nodes, **found.as_dict()}
-        click.echo(json.dumps(told | {"without_pruning": unpruned and unpruned.as_dict()}, indent=1, default=str))
+        say(json.dumps(told | {"without_pruning": unpruned and unpruned.as_dict()}, indent=1, default=str))
     else:
         _print(cluster, found, unpruned, hour_unit(feasible[0].has_gpu))
         if asked.keep is not None:
-            click.echo(f"kept: hysweep status {StudyDirectory(asked.keep / definition.study.name).path}")
+            say(f"kept: hysweep status {StudyDirectory(asked.keep / definition.study.name).path}")
     return 0 if found.count(Verdict.VALUE) else 1
 
 

@@ -7,10 +7,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import click
-
 from hysweep.cli.address import study_at, study_to_drive
 from hysweep.cli.patience import Patience, hear_out
+from hysweep.cli.say import say
 from hysweep.launch import queue
 from hysweep.report import read_study
 from hysweep.schema import BadInput
@@ -32,7 +31,7 @@ def tick(path: Path, as_json: bool) -> int:
             with queue.telling(hear_out):
                 controller.tick()
         except Unreachable as e:
-            click.echo(f"{e}; nothing was lost", err=True)
+            say(f"{e}; nothing was lost", err=True)
             return 1
         why, in_flight, is_over = controller.why_no_more(), controller.in_flight, controller.is_over
         refusal = controller.refusal
@@ -50,14 +49,14 @@ def tick(path: Path, as_json: bool) -> int:
         "gpu_hours": round(record.gpu_hours, 6),
     }
     if as_json:
-        click.echo(json.dumps(facts, indent=1))
+        say(json.dumps(facts, indent=1))
     elif is_over:
-        click.echo(f"over: {why}")
+        say(f"over: {why}")
     else:
         paused = "paused; " if record.is_paused else ""
-        click.echo(f"{paused}{len(record.trials)} trials, {in_flight} in flight, {submitted} submitted now")
+        say(f"{paused}{len(record.trials)} trials, {in_flight} in flight, {submitted} submitted now")
     if refusal:
-        click.echo(f"hysweep: {refusal}", err=True)
+        say(f"hysweep: {refusal}", err=True)
     return 1 if refusal or (is_over and record.best is None) else 0
 
 
@@ -84,10 +83,10 @@ def pause(path: Path) -> int:
     record, left = read_study(directory), _unheld(directory)
     counts = {str(standing): n for standing, n in record.counts.items()}
     held = sum(1 for t in record.trials if t.state.is_held and not t.state.is_final)
-    click.echo(f"paused; {counts.get('running', 0)} running go on, {held} are held in the queue")
+    say(f"paused; {counts.get('running', 0)} running go on, {held} are held in the queue")
     if left:
-        click.echo(f"{left} wait in a queue and are not held yet: hysweep status {directory.path}", err=True)
-    click.echo(f"  go on:  hysweep resume {directory.path}")
+        say(f"{left} wait in a queue and are not held yet: hysweep status {directory.path}", err=True)
+    say(f"  go on:  hysweep resume {directory.path}")
     return 1 if left else 0
 
 
@@ -110,10 +109,10 @@ def rebuild(path: Path, as_json: bool) -> int:
     directory = study_at(path)
     found = make_again(directory)
     if as_json:
-        click.echo(json.dumps({"trials": dict(found.trials), "restored": found.restored}, indent=1))
+        say(json.dumps({"trials": dict(found.trials), "restored": found.restored}, indent=1))
         return 0
     for line in found.restored:
-        click.echo(f"restored {line}")
+        say(f"restored {line}")
     by = ", ".join(f"{n} {word}" for word, n in sorted(found.trials.items()))
-    click.echo(f"Optuna's study was made again from {sum(found.trials.values())} trials: {by or 'none'}")
+    say(f"Optuna's study was made again from {sum(found.trials.values())} trials: {by or 'none'}")
     return 0

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 
 from hysweep.cli.address import study_at, study_to_drive, trial_at
 from hysweep.cli.patience import Patience, hear_out, silence
+from hysweep.cli.say import say
 from hysweep.cli.watch import REFRESH_S, Lines, Screen, opened
 from hysweep.compose import Composer
 from hysweep.launch import queue
@@ -77,7 +77,7 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
                 raise
             # what is in memory may be ahead of what is on disk: it begins again from there
             where = e.filename or directory.path
-            click.echo(f"hysweep: {where}: {e.strerror}; trying again, jobs go on meanwhile", err=True)
+            say(f"hysweep: {where}: {e.strerror}; trying again, jobs go on meanwhile", err=True)
         try:
             time.sleep(RETRY_S)
         except KeyboardInterrupt:
@@ -88,7 +88,7 @@ def drive(directory: StudyDirectory, changes: dict[str, object], detach: bool = 
             who = detach_to_slurm(directory, study, site)
     else:
         who = detach_here(directory)
-    click.echo(f"goes on by itself, driven by {who}. Look: hysweep status {shown(directory.path)}")
+    say(f"goes on by itself, driven by {who}. Look: hysweep status {shown(directory.path)}")
     return 0
 
 
@@ -124,11 +124,11 @@ def _drive_here(controller: Controller) -> int:
             _say_goodbye(directory)
             return 130
         except Lost as e:
-            click.echo(f"hysweep: {e}", err=True)
+            say(f"hysweep: {e}", err=True)
             return 1
     if (refusal := controller.refusal) is not None:
         raise BadInput(refusal)
-    click.echo(f"over: {controller.why_no_more()}")
+    say(f"over: {controller.why_no_more()}")
     return _conclude(directory, console)
 
 
@@ -153,18 +153,18 @@ def _leave_for_next_run(controller: Controller) -> int:
     """The time limit of the controller's own job is near."""
     controller.__exit__()
     if requeue():
-        click.echo("the time limit is near; queued again")
+        say("the time limit is near; queued again")
         return 0
     where = shown(controller.directory.path)
-    click.echo(f"the time limit is near, and the job cannot be queued again: hysweep resume {where}")
+    say(f"the time limit is near, and the job cannot be queued again: hysweep resume {where}")
     return 1
 
 
 def _say_goodbye(directory: StudyDirectory) -> None:
     running = sum(1 for t in directory.trials() if not t.state().is_final)
     where = shown(directory.path)
-    click.echo(f"\nleft; {running} job{'s go' if running != 1 else ' goes'} on without you.")
-    click.echo(f"  go on:  hysweep resume {where}\n  stop:   hysweep cancel {where}")
+    say(f"\nleft; {running} job{'s go' if running != 1 else ' goes'} on without you.")
+    say(f"  go on:  hysweep resume {where}\n  stop:   hysweep cancel {where}")
 
 
 def _conclude(directory: StudyDirectory, console: Console) -> int:
@@ -173,18 +173,18 @@ def _conclude(directory: StudyDirectory, console: Console) -> int:
     console.print(leaderboard(record, width=console.width))
     _print_ranking(record, console)
     try:
-        click.echo(f"report: {shown(write_page(directory))}")
+        say(f"report: {shown(write_page(directory))}")
     except BadInput as e:  # the page wants an extra; the results are there without it
-        click.echo(f"no report: {e}", err=True)
+        say(f"no report: {e}", err=True)
     if record.best is not None:
         return 0
     causes = sorted({str(t.state.cause) for t in record.trials if t.state.cause})
-    click.echo("no trial completed" + (f"; they ended by: {', '.join(causes)}" if causes else ""), err=True)
+    say("no trial completed" + (f"; they ended by: {', '.join(causes)}" if causes else ""), err=True)
     for trial in record.trials:
         if trial.state.reason:
-            click.echo(f"  trial {trial.number}: {trial.state.reason}", err=True)
+            say(f"  trial {trial.number}: {trial.state.reason}", err=True)
     if causes:
-        click.echo(f"what that means, and what to do: hysweep explain {causes[0]}", err=True)
+        say(f"what that means, and what to do: hysweep explain {causes[0]}", err=True)
     return 1
 
 
@@ -192,14 +192,14 @@ def status(path: Path, as_json: bool) -> None:
     record = read_study(study_at(path))
     came = came_from(record.directory)
     if as_json:
-        click.echo(json.dumps(_as_json(record) | {"came_from": came}, indent=1))
+        say(json.dumps(_as_json(record) | {"came_from": came}, indent=1))
         return
     console = Console()
     console.print(live_table(record, width=console.width, height=10_000))
     tell_faults(record, err=False)
     if came:
         jobs = ", and what runs or waits is not its own: it is shown as it was then" if record.is_live else ""
-        click.echo(f"{record.directory.path} {came}{jobs}")
+        say(f"{record.directory.path} {came}{jobs}")
 
 
 def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False) -> int:
@@ -218,7 +218,7 @@ def resume(path: Path, overrides: list[str], detach: bool, as_job: bool = False)
         directory.save_changes(later(directory.changes(), as_plain(changes)))
     was_paused = directory.withdraw_pause()
     done = [*(["no longer paused"] if was_paused else []), *(["changed"] if changes else [])]
-    click.echo(f"{'; '.join([*done, 'driven by'])} {_named(directory, there)}. Look: hysweep status {shown(path)}")
+    say(f"{'; '.join([*done, 'driven by'])} {_named(directory, there)}. Look: hysweep status {shown(path)}")
     return 0
 
 
@@ -231,7 +231,7 @@ def _tell_elsewhere(jobs: Elsewhere) -> None:
         (jobs.running, "running with other settings of the cluster: goes on as it is"),
     ):
         if numbers:
-            click.echo(f"trial{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}, {what}")
+            say(f"trial{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}, {what}")
 
 
 def _named(directory: StudyDirectory, there: Holder) -> str:
@@ -257,7 +257,7 @@ def cancel(path: Path, addresses: list[str]) -> int:
     open_ones = [t for t in targets if not t.state().is_final]
     if not open_ones:
         directory.withdraw_cancel()
-        click.echo("nothing was open, so nothing was stopped")
+        say("nothing was open, so nothing was stopped")
         return 0
     from hysweep.study.controller import Controller
     from hysweep.study.storage import Unreachable
@@ -280,7 +280,7 @@ def cancel(path: Path, addresses: list[str]) -> int:
             controller.__exit__()
     stopped = [t for t in open_ones if t.state().cause is Cause.CANCELLED]
     left = [t for t in open_ones if not t.state().is_final]
-    click.echo(
+    say(
         f"stopped {len(stopped)} of {len(open_ones)} trials that were open"
         + (_what_is_left(directory) if not chosen else "")
     )
@@ -289,7 +289,7 @@ def cancel(path: Path, addresses: list[str]) -> int:
     if not patience.is_answered:
         cure = f"its job may run on: once the scheduler answers, hysweep cancel {where}{named}"
     for trial in left:
-        click.echo(f"trial {trial.number} has not ended yet; {cure}", err=True)
+        say(f"trial {trial.number} has not ended yet; {cure}", err=True)
     return 1 if left else 0
 
 
@@ -310,13 +310,13 @@ def report(path: Path, as_json: bool) -> None:
     if not as_json:
         _print_ranking(record, Console())
     page = write_page(directory)
-    click.echo(json.dumps(_as_json(record) | {"report": str(page)}, indent=1) if as_json else shown(page))
+    say(json.dumps(_as_json(record) | {"report": str(page)}, indent=1) if as_json else shown(page))
 
 
 def tell_faults(record: StudyRecord, err: bool = True) -> None:
     """What could not be read: whatever is shown is without it."""
     for fault in record.faults:
-        click.echo(fault, err=err)
+        say(fault, err=err)
 
 
 def _print_ranking(record: StudyRecord, console: Console) -> None:
@@ -324,7 +324,7 @@ def _print_ranking(record: StudyRecord, console: Console) -> None:
     found = ranking(record)
     if found is not None:
         console.print(ranking_table(found, record))
-        click.echo(found.sentence)
+        say(found.sentence)
 
 
 def shown(path: Path) -> Path:
@@ -361,7 +361,7 @@ def _changes(directory: StudyDirectory, overrides: list[str]) -> dict[str, objec
     composer.freeze(definition.env)
     refuse_unfit(definition, directory.changes(), as_plain(changes))
     for problem in in_vain(definition, directory.changes(), as_plain(changes)):
-        click.echo(f"warning: {problem}", err=True)
+        say(f"warning: {problem}", err=True)
     if elsewhere:
         changes[CLUSTER] = move(definition, composer, elsewhere, directory.changes())
     return changes

@@ -7,11 +7,11 @@ import os
 import sys
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.progress import Progress
 
 from hysweep.cli.address import study_at
+from hysweep.cli.say import say
 from hysweep.cli.study import shown
 from hysweep.report import read_study, write_page
 from hysweep.report.figures import metric_names
@@ -38,22 +38,22 @@ def sync_study(path: Path, is_dry: bool, as_json: bool) -> int:
                 _tell(result)
     study = "" if is_dry else _study(path)
     if as_json:
-        click.echo(json.dumps({"study": study, "trials": [r.as_dict() for r in results]}, indent=1))
+        say(json.dumps({"study": study, "trials": [r.as_dict() for r in results]}, indent=1))
     else:
         counts = {what: sum(r.what is what for r in results) for what in What}
-        click.echo("; ".join(f"{n} {what.value.partition(':')[0]}" for what, n in counts.items() if n) or "no trials")
+        say("; ".join(f"{n} {what.value.partition(':')[0]}" for what, n in counts.items() if n) or "no trials")
         if study:
-            click.echo(f"study: {study}")
+            say(f"study: {study}")
     return 1 if any(r.what is What.FAILED for r in results) else 0
 
 
 def _tell(result: Sent) -> None:
     for why in result.left_out:
-        click.echo(f"trial {result.trial}: left out {why}", err=True)
+        say(f"trial {result.trial}: left out {why}", err=True)
     if result.what is What.FAILED:
-        click.echo(f"trial {result.trial}: {result.why}", err=True)
+        say(f"trial {result.trial}: {result.why}", err=True)
     elif result.what in (What.SENT, What.WOULD_SEND):
-        click.echo(f"trial {result.trial}: {result.steps} steps {result.what.value} {result.run}".rstrip())
+        say(f"trial {result.trial}: {result.steps} steps {result.what.value} {result.run}".rstrip())
 
 
 def _study(path: Path) -> str:
@@ -62,7 +62,7 @@ def _study(path: Path) -> str:
     try:
         page = write_page(directory)
     except BadInput as e:
-        click.echo(f"no report in it: {e}", err=True)
+        say(f"no report in it: {e}", err=True)
         page = None
     where = send_study(read_study(directory), page)
     note = read_record(directory.path / NOTE) or {}
@@ -76,9 +76,9 @@ def report(path: Path, is_offline: bool, as_json: bool) -> int:
     tracking_of(record)
     if is_offline or os.environ.get("WANDB_MODE") == "offline":
         file = shown(write_report(record))
-        click.echo(json.dumps({"file": str(file)}, indent=1) if as_json else file)
+        say(json.dumps({"file": str(file)}, indent=1) if as_json else file)
         return 0
     must_be_logged_in()
     url = save_report(record)
-    click.echo(json.dumps({"url": url}, indent=1) if as_json else url)
+    say(json.dumps({"url": url}, indent=1) if as_json else url)
     return 0

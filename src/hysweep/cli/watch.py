@@ -11,11 +11,11 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.live import Live
 
 from hysweep.cli.address import study_at
+from hysweep.cli.say import say
 from hysweep.report import StudyRecord, change_lines, read_study
 from hysweep.report.live import LiveView, Request
 from hysweep.study.lease import holder
@@ -68,12 +68,12 @@ class Lines:
 
     def show(self, record: StudyRecord) -> None:
         for line in change_lines(self._before, record):
-            click.echo(line)
+            say(line)
         self._before = record
 
     def say(self, text: str) -> None:
         if text:
-            click.echo(text, err=True)
+            say(text, err=True)
 
     def wait(self, seconds: float) -> bool:
         time.sleep(seconds)

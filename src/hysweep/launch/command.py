@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hysweep.check.site import SECRET
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.interfaces import GLOO, NCCL
 from hysweep.launch.processes import MARK
@@ -70,6 +72,11 @@ def settings(job: Job, attempt: AttemptDirectory) -> dict[str, str]:
         # Ray's workers rename themselves, which overwrites the environment in /proc, and with it the mark.
         "SPT_NOENV": "1",
     }
+
+
+def shown(settings: Mapping[str, str]) -> list[str]:
+    """NAME=value as a plan may show it: what reads as a secret stays one."""
+    return [f"{n}={'…' if SECRET.search(n) else shlex.quote(value)}" for n, value in sorted(settings.items())]
 
 
 def identity(attempt: AttemptDirectory) -> str:

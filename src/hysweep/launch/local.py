@@ -56,7 +56,7 @@ class LocalLauncher:
                 f"# on this machine, at most {job.timeout_min} min; {attempt.driver_log} has the trainer's output",
                 f"cd {shlex.quote(str(attempt.path.absolute()))}",
                 *drops,
-                *(f"export {name}={shlex.quote(value)}" for name, value in sorted(settings.items())),
+                *(f"export {setting}" for setting in command.shown(settings)),
                 *(f"{shlex.join(argv)}  # first" for argv in command.prepare_commands(job)),
                 f"# Ray for this job alone; it must be up within {job.ray_boot_timeout_s} s",
                 *(f"export {name}={value}" for name, value in ray.items()),

@@ -31,6 +31,7 @@ BEAT = 1.0  # seconds between two signs of life
 # A process that says nothing for so long, on a node that answers, hangs. Shorter would end jobs for a slow file system.
 PATIENCE = 300.0
 _MOST = 1 << 20  # bytes of one message; who sends more is no node of ours
+_STRANGERS = 64  # that may be connected beside the nodes and not have said who they are: each holds a descriptor
 
 
 def meeting_point(attempt: AttemptDirectory) -> Path:
@@ -171,8 +172,8 @@ class RollCall:
                 member.line.say(**order)
 
     def poll(self) -> None:
-        with suppress(OSError):  # nobody more, or somebody who is gone again
-            while True:
+        with suppress(OSError):  # nobody waits, or hung up while waiting, or no descriptor is left
+            while len(self._strangers) < len(self.members) + _STRANGERS:
                 self._strangers.append(Line(self._server.accept()[0], self._silence))
         for line in list(self._strangers):
             for message in line.poll():
@@ -181,6 +182,8 @@ class RollCall:
                 line.close()
                 if line in self._strangers:
                     self._strangers.remove(line)
+        while len(self._strangers) > _STRANGERS:  # a node says who it is as soon as it is there
+            self._strangers.pop(0).close()
         for member in self.members.values():
             if member.line:
                 for message in member.line.poll():

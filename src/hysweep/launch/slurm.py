@@ -80,7 +80,7 @@ class SlurmLauncher:
                 text.rstrip("\n"),
                 "",
                 "# then on each node, for Ray and the trainer alike",
-                *(f"#   {name}={value}" for name, value in sorted(settings.items())),
+                *(f"#   {setting}" for setting in command.shown(settings)),
                 f"# Ray must be up on all within {job.ray_boot_timeout_s} s; then on the first",
                 *(f"#   {shlex.join([*python_of(job), *argv])}" for argv in job.prepare),
                 " \\\n#     ".join(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hysweep.report.records import StudyRecord, TrialRecord
+from hysweep.report.words import csv_line
 from hysweep.schema import BadInput, Problem
 
 FORMATS = ("csv", "parquet", "json")
@@ -179,6 +179,8 @@ def _plain(value: Any, kind: str) -> Any:
         return value if isinstance(value, str) else json.dumps(value, default=str)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return None
     return int(value) if kind == "int" else float(value)
 
 
@@ -188,10 +190,9 @@ def _plain(value: Any, kind: str) -> Any:
 def _write_csv(file: Path, columns: Sequence[Column], batches: Iterable[Sequence[Row]]) -> None:
     """UTF-8, a head line; what is missing is empty, and what is no number is nan, inf or -inf."""
     with open(file, "w", encoding="utf-8", errors="replace", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([c.name for c in columns])
+        out.write(csv_line(c.name for c in columns))
         for rows in batches:
-            writer.writerows([_plain(row.get(c.name), c.kind) for c in columns] for row in rows)
+            out.writelines(csv_line(_plain(row.get(c.name), c.kind) for c in columns) for row in rows)
 
 
 def _write_json(file: Path, columns: Sequence[Column], batches: Iterable[Sequence[Row]]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -13,7 +11,8 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
-from hysweep.report import words
+from hysweep.report.words import csv_line
+from hysweep.schema.spelled import spelled_out
 
 # What no page may hold: control characters, and halves of characters that JSON lets through.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -28,12 +27,7 @@ class Html(str):
 
 def text(of: object) -> Html:
     """Anything as text of a page: escaped, and without the characters that a page may not hold."""
-    return Html(escape(words.DIRECTIONS.sub(_spelled, _FORBIDDEN.sub("", str(of)))))
-
-
-def _spelled(match: re.Match[str]) -> str:
-    """A character that turns the direction of what follows, spelled out: a command is what it looks like."""
-    return f"\\u{ord(match[0]):04x}"
+    return Html(escape(spelled_out(_FORBIDDEN.sub("", str(of)))))
 
 
 def element(tag: str, /, *children: object, **attributes: object) -> Html:
@@ -124,12 +118,8 @@ class Table:
         )
 
     def csv(self) -> str:
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([_csv_cell(c.key or c.name) for c in self.columns])
-        for row in self.rows:
-            writer.writerow([_csv_cell(cell.raw) for cell in row.cells])
-        return file.getvalue()
+        head = csv_line(c.key or c.name for c in self.columns)
+        return head + "".join(csv_line(cell.raw for cell in row.cells) for row in self.rows)
 
     @staticmethod
     def _head(column: Column) -> Html:
@@ -152,11 +142,3 @@ class Table:
                 )
             )
         return element("tr", *cells, id=row.id, class_=row.class_)
-
-
-def _csv_cell(of: object) -> object:
-    """A spreadsheet takes text that starts like a formula for one; an apostrophe keeps it text."""
-    if of is None or isinstance(of, (int, float)):
-        return of
-    cell = str(of)
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -134,7 +134,7 @@ class LiveView:
         lines = last_lines(file) if file else []
         self.up = min(self.up, max(0, len(lines) - room))
         end = len(lines) - self.up
-        shown = lines[max(0, end - room) : end] or [f"nothing yet: {trial.word} {trial.state.reason}"]
+        shown = lines[max(0, end - room) : end] or [words.clean(f"nothing yet: {trial.word} {trial.state.reason}", 400)]
         of = f", attempt {attempts[-1].number}" if len(attempts) > 1 else ""
         title = Text(f"trial {trial.number} {record.label(trial)}{of} · {trial.word} · {file or ''}", style="bold")
         body = [title, *(Text(line) for line in shown), Text(_LOG_KEYS, style="dim")]

@@ -878,5 +878,5 @@ def _whole(given: Any) -> int | None:
 
 def _finite(given: Any) -> float | None:
     """The number, if it is one that can be counted with."""
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    is_number = isinstance(given, float) or (type(given) is int and abs(given) < 2**63)
     return float(given) if is_number and math.isfinite(given) else None

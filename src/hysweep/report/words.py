@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from hysweep.report.comparing import Mean
+from hysweep.schema.spelled import DIRECTIONS
 
 NOTHING = "–"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -27,9 +30,7 @@ _SHORT = {
     "max_response_length": "response",
     "weight_decay": "decay",
 }
-# Characters that turn the direction of what follows: text that holds one is not what it looks like.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
-DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 
 
 def clean(text: object, limit: int | None = None) -> str:
@@ -48,6 +49,21 @@ def _harmless(c: str) -> str:
     if c.isprintable() and not DIRECTIONS.match(c):
         return c
     return " " if unicodedata.category(c) in ("Cc", "Zl", "Zp", "Zs") else ""
+
+
+def csv_line(cells: Iterable[object]) -> str:
+    """A line of a CSV file; a carriage return within a cell, which to Python's csv ends no line, ends none."""
+    line = io.StringIO()
+    csv.writer(line).writerow(map(_csv_cell, cells))
+    return line.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _csv_cell(of: object) -> object:
+    """A spreadsheet takes text that starts like a formula for one; an apostrophe keeps it text."""
+    if of is None or isinstance(of, (int, float)):
+        return of
+    cell = str(of)
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def number(value: float | None) -> str:

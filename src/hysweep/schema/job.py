@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hysweep.schema.groups import Cluster
+from hysweep.schema.sound import sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,10 @@ class Job:
     ray_cpus: int | None = None
     ray_gpus: int | None = None
     object_store_gib: float | None = None
-    timeout_min: int = 240
+    timeout_min: float = 240
     ray_boot_timeout_s: int = 300
     total_steps: int | None = None
-    hung_after_min: int = 60
+    hung_after_min: float = 60
     checkpoints_kept: int | None = None
     stop_step: int | None = None
     saves_before_end: bool = False
@@ -54,5 +55,7 @@ class Job:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Job:
+        """Raises KeyError, TypeError for what is no job."""
         site = {"site": Cluster(**d["site"])} if "site" in d else {}
-        return cls(**d | {"overrides": tuple(d["overrides"]), "prepare": tuple(map(tuple, d["prepare"]))} | site)
+        told = d | {"overrides": tuple(d["overrides"]), "prepare": tuple(map(tuple, d["prepare"]))} | site
+        return sound(cls(**told))

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import hysweep
+from hysweep.check.site import unwritable
 from hysweep.compose import SEED, Choice, Composer, Composition, Conditional, Interval, Point, Space, Zip
 from hysweep.compose.composer import as_typed, read_yaml
 from hysweep.schema import BadInput, Notify, Problem, Pruner, Sampler, Study, suggest
@@ -220,6 +221,10 @@ def _unreadable(directory: StudyDirectory, what: str) -> Problem:
 def study_faults(study: Study, space: Space) -> list[Problem]:
     """What is wrong with the settings of a study, by themselves and for this space."""
     faults = [*_check_metrics(study), *_check_search(study, space), *_check_notify(study.notify)]
+    asked = study.controller
+    texts = {f"controller.{name}": getattr(asked, name) for name in ("partition", "account", "qos")}
+    texts["root"] = str(Path.cwd() / study.root)  # the path of a log is an option too
+    faults += [fault for name, text in texts.items() if text and (fault := unwritable(f"study.{name}", text))]
     points = space.size
     endless = f"{_endless(space)} has no end of values" if points is None else ""
     too_many = f"the grid has {points:,} points" if points is not None and points > MOST_POINTS else ""

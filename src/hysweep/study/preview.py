@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hysweep.check import check_trial, errors
+from hysweep.check.site import secrets_within
 from hysweep.compose import Choice, Composer, Parameter, Point, Space
 from hysweep.schema import BadInput, Problem, Severity, Stage, Study, Trial, trial_id
+from hysweep.schema.knob import leaves
 from hysweep.study.changes import changed, later, moved
 from hysweep.study.definition import Definition
 from hysweep.study.ledger import worst_case
@@ -94,7 +96,8 @@ def _look(definition: Definition, composer: Composer, point: dict[str, Any]) -> 
 
 def study_problems(definition: Definition, looked: Sequence[Preview]) -> list[Problem]:
     """What is wrong with the settings of a study, whatever its points are: what cannot be, and what is said in vain."""
-    advice = (*_more_than_there_is(definition), *_not_read(definition))
+    written = secrets_within(leaves(definition.study, "study."))
+    advice = (*_more_than_there_is(definition), *_not_read(definition), *written)
     return [*_beyond_budget(definition, looked), *(replace(p, severity=Severity.WARNING) for p in advice)]
 
 

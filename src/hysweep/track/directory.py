@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hysweep.schema.sound import sound
 from hysweep.track.clock import now
 from hysweep.track.files import append_line, claim, read_json, read_lines, read_record, write_json, write_text
 from hysweep.track.metrics import curve_of
@@ -285,7 +286,7 @@ class StudyDirectory:
 
     def home(self) -> Place | None:
         """Where its jobs know it to be: elsewhere than it is once it was moved or copied."""
-        return _record(self.path / "home.json", lambda said: Place(**said))
+        return _record(self.path / "home.json", lambda said: sound(Place(**said)))
 
     def save_home(self, place: Place) -> None:
         write_json(self.path / "home.json", asdict(place))

@@ -1,4 +1,7 @@
-"""What is known of a trial and of an attempt, as frozen records."""
+"""What is known of a trial and of an attempt, as frozen records.
+
+`from_dict` raises KeyError, TypeError or ValueError for what is no such record.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from hysweep.schema.sound import sound
 from hysweep.track.causes import Cause, Phase
 
 
@@ -61,22 +65,24 @@ class State:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> State:
-        return cls(
-            status=Status(d["status"]),
-            attempt=d["attempt"],
-            job_id=d.get("job_id"),
-            ending=Cause(d["ending"]) if d.get("ending") else None,
-            cause=Cause(d["cause"]) if d.get("cause") else None,
-            reason=d.get("reason", ""),
-            value=d.get("value"),
-            values=tuple(d.get("values", ())),
-            is_held=d.get("is_held", False),
-            is_refused=d.get("is_refused", False),
-            rungs=d.get("rungs", 0),
-            began=d.get("began"),
-            expected=d.get("expected"),
-            nodes=d.get("nodes", ""),
-            updated=d.get("updated", 0.0),
+        return sound(
+            cls(
+                status=Status(d["status"]),
+                attempt=d["attempt"],
+                job_id=d.get("job_id"),
+                ending=Cause(d["ending"]) if d.get("ending") else None,
+                cause=Cause(d["cause"]) if d.get("cause") else None,
+                reason=d.get("reason", ""),
+                value=d.get("value"),
+                values=tuple(d.get("values", ())),
+                is_held=d.get("is_held", False),
+                is_refused=d.get("is_refused", False),
+                rungs=d.get("rungs", 0),
+                began=d.get("began"),
+                expected=d.get("expected"),
+                nodes=d.get("nodes", ""),
+                updated=d.get("updated", 0.0),
+            )
         )
 
 
@@ -102,15 +108,17 @@ class End:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> End:
-        return cls(
-            cause=Cause(d["cause"]),
-            phase=Phase(d.get("phase", "unknown")),
-            exit_code=d.get("exit_code"),
-            reason=d.get("reason", ""),
-            lines=tuple(d.get("lines", ())),
-            started=d.get("started", 0.0),
-            ended=d.get("ended", 0.0),
-            nodes=tuple(d.get("nodes", ())),
+        return sound(
+            cls(
+                cause=Cause(d["cause"]),
+                phase=Phase(d.get("phase", "unknown")),
+                exit_code=d.get("exit_code"),
+                reason=d.get("reason", ""),
+                lines=tuple(d.get("lines", ())),
+                started=d.get("started", 0.0),
+                ended=d.get("ended", 0.0),
+                nodes=tuple(d.get("nodes", ())),
+            )
         )
 
 
@@ -130,13 +138,15 @@ class Claim:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Claim:
-        return cls(
-            host=d["host"],
-            pid=d["pid"],
-            created=d["created"],
-            boot=d.get("boot", ""),
-            ticks=d.get("ticks", 0),
-            job=d.get("job", ""),
+        return sound(
+            cls(
+                host=d["host"],
+                pid=d["pid"],
+                created=d["created"],
+                boot=d.get("boot", ""),
+                ticks=d.get("ticks", 0),
+                job=d.get("job", ""),
+            )
         )
 
 
@@ -167,6 +177,5 @@ class Booking:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Booking:
-        hours = {k: float(d.get(k) or 0.0) for k in ("requested", "queued_h", "boot", "productive", "wasted")}
-        trial, attempt, gpus = int(d["trial"]), int(d["attempt"]), int(d["gpus"])
-        return cls(trial, attempt, Cause(d["cause"]), gpus, float(d["gpu_hours"]), **hours)
+        hours = {k: d.get(k) or 0.0 for k in ("requested", "queued_h", "boot", "productive", "wasted")}
+        return sound(cls(d["trial"], d["attempt"], Cause(d["cause"]), d["gpus"], d["gpu_hours"], **hours))
