@@ -205,7 +205,8 @@ class Campaign:
             is_last = attempt == max(a for t, a, _ in booked if t == trial)
             assert (cause is Cause.COMPLETED) == is_last, (said, booked, "nothing runs after a result")
             allowed = self.blamed.get((trial, attempt), {Cause.COMPLETED, Cause.PREEMPTED})  # by chance, or by all
-            if self.has_forgotten and not trials[trial].attempt(attempt).claimed():
+            claim = trials[trial].attempt(attempt).claimed()
+            if self.has_forgotten and not (claim and claim.job):  # no node's, at most the seal of whoever drives
                 allowed = allowed | {Cause.NODE_FAIL}
             assert cause in allowed, (said, (trial, attempt, cause), allowed, log)
         mine = f"{self.directory.path}/"
