@@ -205,9 +205,9 @@ class Campaign:
             is_last = attempt == max(a for t, a, _ in booked if t == trial)
             assert (cause is Cause.COMPLETED) == is_last, (said, booked, "nothing runs after a result")
             allowed = self.blamed.get((trial, attempt), {Cause.COMPLETED, Cause.PREEMPTED})  # by chance, or by all
-            claim = trials[trial].attempt(attempt).claimed()
-            if self.has_forgotten and not (claim and claim.job):  # no node's, at most the seal of whoever drives
-                allowed = allowed | {Cause.NODE_FAIL}
+            end = trials[trial].attempt(attempt).end()
+            if self.has_forgotten and (end is None or end.cause is Cause.NODE_FAIL):
+                allowed = allowed | {Cause.NODE_FAIL}  # it never began, or was killed as nobody's
             assert cause in allowed, (said, (trial, attempt, cause), allowed, log)
         mine = f"{self.directory.path}/"
         wait(lambda: not [p for p in psutil.process_iter() if _mark(p).startswith(mine)], 30)
