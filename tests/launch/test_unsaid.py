@@ -104,6 +104,15 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
             (),
             "unrecognized option '--container-image=x'; see cluster.python, setup, modules, container",
         ),
+        (
+            [
+                "module: loaded",
+                "/var/spool/job7/slurm_script: line 20:  1792 Killed                  srun --nodes 2 -x",
+            ],
+            Cause.KILLED,
+            (),
+            "srun itself was ended on the first node: Killed",
+        ),
         (["hello", "/bin/sh: 3: module: not found"], Cause.UNKNOWN, (), "module: not found"),
     ],
 )

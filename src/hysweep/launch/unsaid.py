@@ -31,6 +31,8 @@ _LOUD = re.compile(rf"(?:srun|slurmstepd\S*): error: |{_NOT_THERE.pattern}|.*(?:
 _SET_UP_ENDED = re.compile(re.escape(SET_UP_ENDED) + r"(?P<code>\d+)$")
 # A signal ends a script with whatever exit code its last command had.
 _TAKEN = re.compile(r"slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED")
+# What the shell of the batch script says of an srun that somebody, or the kernel, has killed
+_SRUN = re.compile(r"\S+: line \d+: +\d+ (?P<how>[A-Z][^-]*?) +srun -")
 _CURE = "; see cluster.python, setup, modules, container and srun_args"
 
 
@@ -85,6 +87,8 @@ def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
         return End(cause, reason=reason, lines=loud)
     if lacks:
         return End(Cause.CONFIG_ERROR, Phase.START, reason=own + _CURE, lines=loud)
+    if ended := next(filter(None, map(_SRUN.match, lines)), None):
+        return End(Cause.KILLED, reason=f"srun itself was ended on the first node: {ended['how']}", lines=loud)
     return End(Cause.UNKNOWN, reason=loud[0], lines=loud) if loud else None
 
 
