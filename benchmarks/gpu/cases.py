@@ -151,6 +151,7 @@ FSDP = (
     "+verl.actor_rollout_ref.model.override_config.attn_implementation=sdpa",
     *budget(8192),
 )
+ON_HY3 = ("model.external_lib=fsdp_of_hy3",)
 LAST = ("memory.recompute_granularity=selective", "memory.recompute_modules=[moe_act,layernorm]")
 
 GROUPS: dict[str, tuple[Case, ...]] = {
@@ -211,7 +212,7 @@ GROUPS: dict[str, tuple[Case, ...]] = {
             on=0,
             env=COMPOSED,
         ),
-        Case("fsdp2", (*FSDP, "model.external_lib=fsdp_of_hy3"), on=1, env=COMPOSED),
+        Case("fsdp2", (*FSDP, *ON_HY3), on=1, env=COMPOSED),
     ),
     # hysweep against the same command line typed by hand: one GPU each, nothing else runs.
     "pair": (
@@ -286,6 +287,12 @@ GROUPS: dict[str, tuple[Case, ...]] = {
             by_hand=True,
             steps=1,
         ),
+    ),
+    # A critic, with all that it takes over from the actor; what of FSDP2 waits on the host.
+    "critics": (
+        Case("ppo, experiment", ("algorithm=ppo",), env=COMPOSED),
+        Case("ppo, full recompute", (*RESIDENT, "algorithm=ppo"), env=COMPOSED),
+        Case("fsdp2, reference", (*FSDP, *ON_HY3, "algorithm.use_kl_loss=true"), env=COMPOSED),
     ),
     # Two kinds of parallelism at once, on two GPUs; a checkpoint of two ranks; vLLM with CUDA graphs.
     "mixed": (
