@@ -237,7 +237,7 @@ def test_a_reference_of_fsdp2_is_on_the_host(trials) -> None:
     plain, found = estimate(without), estimate(with_one)
     assert "other models" not in found.of("train").parts
     assert found.of("reference").parts.get("weights", 0) == 0
-    share = 2 * count_parameters(t.model.shape).total / t.world_size * t.cluster.gpus_per_node * 1.27 / 2**30
+    share = 4 * count_parameters(t.model.shape).total / t.world_size * t.cluster.gpus_per_node * 1.27 / 2**30
     assert found.host_gib_per_node - plain.host_gib_per_node == pytest.approx(share)
 
 

@@ -487,7 +487,7 @@ def _offloaded(job: Job, layout: Layout, size: StageSize, counted: Parameters) -
         return sum_of + _reference(job, size) * layout.param_offload
     living = sum(f.fsdp_sharded(counted.total, layout.shards))
     sum_of = sum_of + models * layout.offload_policy * living
-    return sum_of + job.has_reference * 2 * counted.total / layout.world
+    return sum_of + job.has_reference * 4 * counted.total / layout.world  # verl loads all in fp32 there
 
 
 def _saved(job: Job, layout: Layout, size: StageSize, counted: Parameters) -> Number:
