@@ -18,7 +18,7 @@ import pytest
 from hysweep.launch import JobStatus, launcher, node, processes, roll
 from hysweep.launch.allocation import Allocation
 from hysweep.launch.local import LocalLauncher
-from hysweep.launch.node import STOP
+from hysweep.launch.node import SILENT, STOP
 from hysweep.schema import BadInput, Cluster
 from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, Claim, End, Phase
@@ -596,3 +596,23 @@ def test_the_plan_is_what_runs(local: LocalLauncher, tmp_path: Path, monkeypatch
 def test_importing_the_room_is_light() -> None:
     code = "import sys, hysweep.launch; print([m for m in ('ray', 'torch', 'submitit', 'verl') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "silent_s", "end"),
+    [("7", 2 * SILENT, Cause.NODE_FAIL), ("7", 0, None), ("6", 2 * SILENT, None), ("", 2 * SILENT, None)],
+)
+def test_a_run_that_the_scheduler_has_forgotten_is_told_by_the_next_one(
+    new_attempt: New, monkeypatch: pytest.MonkeyPatch, job: str, silent_s: float, end: Cause | None
+) -> None:
+    """It counts as no restart, so both are the same attempt. One that lives, or is another job's, is left alone."""
+    attempt = new_attempt()
+    assert attempt.claim(Claim("elsewhere", 1, 50.0, job=job))
+    os.utime(attempt.path / "node.json", (0, time.time() - silent_s))
+    monkeypatch.setattr(node, "LOOK", SILENT)
+    ticks: list[float] = []
+    monkeypatch.setattr(node.time, "sleep", ticks.append)
+    monkeypatch.setattr(node.time, "monotonic", lambda: sum(ticks))
+    assert node.leave(attempt, Claim("here", 2, 60.0, job="7")) == (1 if end else 0)
+    found = attempt.end()
+    assert (found.cause if found else None) is end

@@ -53,6 +53,7 @@ from hysweep.track import (
     settle_note,
     superfluous,
 )
+from hysweep.track.files import age
 
 # An attempt is asked to stop by this file in its directory. A signal only makes it look at once.
 STOP = "stop"
@@ -62,6 +63,7 @@ STOPPED_S = 60.0
 LOOK = 1.0  # seconds between looks at the files
 POLL = 0.1  # while something is expected to come up
 PULSE = 15.0  # the age of node.json is the age of the last sign that the node lives
+SILENT = 3 * PULSE
 DRIVER_GRACE = 4.0
 WRITES_WITHIN = 300.0
 LAST_WORDS = 2.0  # what the driver, or another node, has to say of an end that is clear
@@ -463,6 +465,22 @@ def _final_end(first: AttemptDirectory, until: AttemptDirectory) -> End | None:
     return ends[-1] if ends and ACTIONS[ends[-1].cause].retries == 0 else None
 
 
+def leave(attempt: AttemptDirectory, who: Claim) -> int:
+    """To whoever has the attempt. Where that is an earlier run of this very job, a scheduler that was killed has
+    forgotten it: it may have ended it with the rest, and counts this run as the first. Then only we can tell."""
+    say(f"pid {os.getpid()} leaves {attempt.path} to who has it")
+    other = attempt.claimed()
+    until = time.monotonic() + 2 * SILENT
+    while other and other.job == who.job and attempt.end() is None and time.monotonic() < until:
+        if (age(attempt.path / "node.json") or 0.0) > SILENT:
+            reason = "the scheduler has forgotten that it ran the job, and ran it once more"
+            ended = max(other.created, attempt.last_progress())
+            attempt.finish(End(Cause.NODE_FAIL, reason=reason, started=other.created, ended=ended))
+            return 1
+        time.sleep(LOOK)
+    return 0
+
+
 def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
     """One rank of a SLURM job."""
     try:
@@ -492,8 +510,7 @@ def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
         return Follower(attempt, allocation, Job.from_dict(written)).run()
     who = replace(processes.own_claim(), job=allocation.job)
     if not attempt.claim(who):
-        say(f"pid {os.getpid()} leaves {attempt.path} to who has it")
-        return 0
+        return leave(attempt, who)
     end = Node(attempt, who, cluster, allocation).run()
     return 0 if end.cause.is_as_planned else 1
 
