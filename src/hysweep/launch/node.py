@@ -462,7 +462,7 @@ def _final_end(first: AttemptDirectory, until: AttemptDirectory) -> End | None:
     """The end of an earlier attempt of the same job, if none is to follow it. A scheduler runs a job again though it
     has ended when its node was lost before it could say so."""
     ends = [end for n in range(first.number, until.number) if (end := first.trial.attempt(n).end())]
-    return ends[-1] if ends and ACTIONS[ends[-1].cause].retries == 0 else None
+    return ends[-1] if ends and ACTIONS[ends[-1].cause].is_last else None
 
 
 def leave(attempt: AttemptDirectory, who: Claim) -> int:

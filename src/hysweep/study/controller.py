@@ -607,7 +607,7 @@ class Controller:
 
     def _may_retry(self, trial: TrialDirectory, state: State, cause: Cause) -> bool:
         action = ACTIONS[cause]
-        if action.retries == 0:
+        if action.is_last:
             return False
         if action.needs_progress:
             # of another run by the scheduler that was never begun there may be a directory
@@ -1142,7 +1142,7 @@ def _is_done(attempt: AttemptDirectory) -> bool:
     """Whether an attempt whose job waits has come to an end that none follows. A scheduler that was killed may have
     forgotten that it ran, and mean to run it again: nothing would. What it said may be a look old."""
     end = attempt.end()
-    if end is None or ACTIONS[end.cause].retries != 0:
+    if end is None or not ACTIONS[end.cause].is_last:
         return False
     return (age(attempt.path / "end.json") or 0.0) > OLD_NEWS_S
 

@@ -77,6 +77,11 @@ class Action:
     stops_study: bool = False
     pauses_study: bool = False
 
+    @property
+    def is_last(self) -> bool:
+        """No attempt follows such an end: nodes run nothing more, and whoever drives waits for nothing more."""
+        return self.retries == 0
+
 
 ACTIONS: dict[Cause, Action] = {
     Cause.COMPLETED: Action(Verdict.VALUE),
