@@ -122,12 +122,15 @@ garbage"""
 
 def test_a_running_job_has_not_ended_and_a_held_one_says_so() -> None:
     times = "2026-11-30T00:45:12|2026-12-01T00:45:12|2026-11-30T00:44:00"
-    running, held, halted = queue.read_squeue(
-        f"7|RUNNING|n1|{times}|None\n8|PENDING||N/A|N/A|N/A|JobHeldUser\n9|SUSPENDED|n1|{times}|None"
+    running, held, halted, stuck = queue.read_squeue(
+        f"7|RUNNING|n1|{times}|None\n8|PENDING||N/A|N/A|N/A|JobHeldUser\n9|SUSPENDED|n1|{times}|None\n"
+        "10|PENDING||N/A|N/A|N/A|launch failed requeued held"
     )
     assert halted.as_state().state is JobStatus.RUNNING and "SUSPENDED" in halted.as_state().reason, "it has begun"
     assert running.as_state().ended is None and running.as_state().submitted
     assert held.as_state().is_held and not running.as_state().is_held
+    assert stuck.as_state().is_stuck and not stuck.as_state().is_held and not held.as_state().is_stuck
+    assert "scontrol release 10" in stuck.as_state().reason
 
 
 @given(st.text())

@@ -48,6 +48,34 @@ ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "sr
             (),
             "the scheduler ended the set-up lines: slurmstepd-n1",
         ),
+        (
+            [
+                "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)",
+                "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT T DUE TO PREEMPTION ***",
+                "srun: error: Unable to create step for job 7: Duplicate job id",
+            ],
+            Cause.PREEMPTED,
+            (),
+            "the scheduler ended it: slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT T DUE TO PREEMPTION",
+        ),
+        (
+            [
+                "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT T DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***",
+                "srun: error: n1: task 0: Killed",
+            ],
+            Cause.NODE_FAIL,
+            (),
+            "DUE TO NODE FAILURE",
+        ),
+        (
+            [
+                "srun: error: n2: task 1: Killed",
+                "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT T DUE TO JOB REQUEUE *",
+            ],
+            Cause.KILLED,
+            (),
+            "n2: the node process: Killed",
+        ),
         (["srun: error: node1: task 0: Killed"], Cause.KILLED, (), "node1: the node process: Killed"),
         (
             ["srun: error: node2: task 1: User defined signal 2", "srun: error: node1: task 0: Terminated"],

@@ -132,9 +132,11 @@ class Cluster:
             time.sleep(0.2)
 
     def _seen(self, job: str) -> str:
-        """What the controller knows."""
+        """What the controller knows, and what the nodes said last."""
         words = (["scontrol", "show", "job", job], ["sinfo", "-N", "-l"])
-        return "\n".join(self.exec(argv, check=False).stdout for argv in words)
+        said = [self.exec(argv, check=False).stdout for argv in words]
+        logs = sorted(self.run.glob("log/slurm*d*.log"))
+        return "\n".join(said + [f"{f.name}:\n" + "\n".join(f.read_text().splitlines()[-20:]) for f in logs])
 
     def _nodes(self) -> list[tuple[str, str]]:
         lines = self.exec(["sinfo", "-h", "-N", "-p", "main", "-o", "%N %t"]).stdout.splitlines()

@@ -206,8 +206,9 @@ class Campaign:
             assert (cause is Cause.COMPLETED) == is_last, (said, booked, "nothing runs after a result")
             allowed = self.blamed.get((trial, attempt), {Cause.COMPLETED, Cause.PREEMPTED})  # by chance, or by all
             end = trials[trial].attempt(attempt).end()
-            if self.has_forgotten and (end is None or end.cause is Cause.NODE_FAIL):
-                allowed = allowed | {Cause.NODE_FAIL}  # it never began, or was killed as nobody's
+            has_begun = trials[trial].attempt(attempt).claimed() is not None
+            if not has_begun or (self.has_forgotten and (end is None or end.cause is Cause.NODE_FAIL)):
+                allowed = allowed | {Cause.NODE_FAIL}  # no fault of ours struck it, or it was killed as nobody's
             assert cause in allowed, (said, (trial, attempt, cause), allowed, log)
         mine = f"{self.directory.path}/"
         wait(lambda: not [p for p in psutil.process_iter() if _mark(p).startswith(mine)], 30)

@@ -96,6 +96,31 @@ def test_jobs_that_slurmctld_forgets_are_submitted_again(cluster: Cluster, compo
     assert set(others) <= set(cluster.queue()), "nothing was done to those of others"
 
 
+def test_what_a_node_cannot_launch_is_held_by_slurm_and_runs_elsewhere(cluster: Cluster, composer: Composer) -> None:
+    """Its prolog fails twice: SLURM drains the node, keeps the job back until somebody lets it go, and counts a run."""
+    directory = begin(cluster, composer, "stuck", "rollout.n=2", "study.max_parallel=1")
+    conf, failed, prolog = cluster.run / "etc/slurm.conf", cluster.shared / "failed", cluster.run / "etc/prolog"
+    before = conf.read_text()
+    prolog.write_text(f"#!/bin/bash\n[ $(grep -c . {failed}) = 2 ] || {{ echo x >>{failed}; exit 1; }}\n")
+    prolog.chmod(0o755)
+    try:
+        conf.write_text(before.replace(",nohold_on_prolog_fail", "") + f"Prolog={prolog}\n")
+        cluster.exec(["scontrol", "reconfigure"])
+        env = environment(cluster, "metrics=1")
+        done = subprocess.run(
+            [*BARE, "resume", str(directory.path)], env=env, cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
+    finally:
+        conf.write_text(before)
+        cluster.exec(["scontrol", "reconfigure"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (cluster.run / "log/slurmctld.log").read_text().count("release hold on JobId") == 2
+    assert [(e.attempt, e.cause, e.gpu_hours > 0) for e in directory.ledger()] == [
+        (1, Cause.NODE_FAIL, False),
+        (3, Cause.COMPLETED, True),
+    ]
+
+
 def test_a_pause_holds_what_is_queued_and_a_resume_lets_it_go(cluster: Cluster, composer: Composer) -> None:
     alone = ("cluster.exclude='node[2-4]'", "cluster.use_exclusive=true")
     directory = begin(cluster, composer, "paused", "rollout.n=2,4", "study.max_parallel=2", *alone)

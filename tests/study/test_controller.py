@@ -316,14 +316,14 @@ def test_runs_of_the_scheduler_s_own_are_attempts(composer: Composer) -> None:
     ]
 
 
-def test_a_job_that_waits_again_though_its_trial_is_done_is_not_waited_for(composer: Composer) -> None:
-    """SLURM may have forgotten that it ran. Until that is old news it may be what was said before it began."""
+@pytest.mark.parametrize("said", [JobStatus.PENDING, JobStatus.RUNNING])
+def test_a_job_that_goes_on_though_its_trial_is_done_is_not_waited_for(composer: Composer, said: JobStatus) -> None:
+    """SLURM may have forgotten that it ran, or that it ended. Until that is old news it may be how jobs end."""
 
     class Forgetful(FakeLauncher):
         def states(self, job_ids):
             seen = super().states(job_ids)
-            return {id: JobState(JobStatus.PENDING) if s.is_over and id not in self.cancelled else s
-                    for id, s in seen.items()}  # fmt: skip
+            return {id: JobState(said) if s.is_over and id not in self.cancelled else s for id, s in seen.items()}
 
     directory, fake = begin(composer, "cluster.launcher=slurm"), Forgetful(rising)
     with Controller(directory, launchers=lambda name: fake) as c:
@@ -337,6 +337,30 @@ def test_a_job_that_waits_again_though_its_trial_is_done_is_not_waited_for(compo
             pass
     assert causes(directory) == [Cause.COMPLETED] and trial.state().value is not None
     assert fake.cancelled == {str(trial.attempt(1).path)} and [e.attempt for e in directory.ledger()] == [1]
+
+
+@pytest.mark.parametrize(("started", "is_left"), [(1.0, False), (2.0e9, True), (None, True)])
+def test_a_run_that_goes_on_after_its_end_is_ended_and_the_next_one_is_not(
+    composer: Composer, started: float | None, is_left: bool
+) -> None:
+    class Forgetful(FakeLauncher):
+        def states(self, job_ids):
+            seen, runs = super().states(job_ids), JobState(JobStatus.RUNNING, started=started)
+            return {id: runs if s.is_over and id == self.submitted[0] and id not in self.cancelled else s
+                    for id, s in seen.items()}  # fmt: skip
+
+    directory = begin(composer, "cluster.launcher=slurm")
+    fake = Forgetful(rising, ends={(0, 1): Cause.PREEMPTED})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        for _ in range(20):
+            c.tick()
+        (trial,) = directory.trials()
+        os.utime(trial.attempt(1).path / "end.json", (0, time.time() - 2 * OLD_NEWS_S))
+        for _ in range(20):
+            c.tick()
+    assert fake.cancelled == (set() if is_left else {str(trial.attempt(1).path)})
+    booked = [] if is_left else [(1, "preempted"), (2, "completed")]
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == booked
 
 
 def test_a_job_whose_number_is_given_to_another_one_is_lost_and_its_trial_goes_on(composer: Composer) -> None:
@@ -374,6 +398,22 @@ def test_a_run_that_the_scheduler_ended_in_its_set_up_lines_is_told_as_such(comp
         while c.tick():
             pass
     assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "preempted"), (2, "completed")]
+
+
+def test_runs_of_a_job_that_never_began_lie_between_two_that_did(composer: Composer) -> None:
+    """Taken again, twice, while its image was fetched: the scheduler counts that, and nothing of it is on disk."""
+    directory, fake = begin(composer, "cluster.launcher=slurm"), FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+        (trial,) = directory.trials()
+        fourth = trial.attempt(4)
+        fourth.prepare(trial.attempt(1).job())
+        fourth.claim(Claim("h", 1, 0.0, job=trial.state().job_id))
+        fake.run_again(trial.state().job_id, fourth)
+        while c.tick():
+            pass
+    assert causes(directory) == [Cause.COMPLETED]
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "node_fail"), (4, "completed")]
 
 
 def test_a_job_that_was_forgotten_before_it_began_is_submitted_as_often_as_it_takes(composer: Composer) -> None:

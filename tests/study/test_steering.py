@@ -20,7 +20,7 @@ from hysweep.report import read_study
 from hysweep.schema import BadInput, Notify
 from hysweep.study import begin as begin_study
 from hysweep.study import controller
-from hysweep.study.controller import Controller
+from hysweep.study.controller import LAUNCHES, Controller
 from hysweep.study.ledger import Ledger
 from hysweep.study.rebuild import rebuild
 from hysweep.study.stopping import last_mark
@@ -73,6 +73,58 @@ def test_a_release_that_the_scheduler_did_not_hear_is_said_again(composer: Compo
     finish(directory, fake)
     assert causes(directory) == [Cause.COMPLETED] and calls == [True] * 3
     assert not directory.trials()[0].state().is_held
+
+
+class Launching(FakeLauncher):
+    """Nodes fail to launch a job `failures` times, and the scheduler keeps it back each time."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__(rising, queued_for=4)
+        self.failures, self.is_stuck = failures, failures > 0
+        self.released = 0
+
+    def hold(self, job_ids, release=False):
+        if release and self.is_stuck:
+            self.is_stuck, self.released = False, self.released + 1
+        return super().hold(job_ids, release)
+
+    def states(self, job_ids):
+        why = "launch failed requeued held: scontrol release 7"
+        stuck = {id for id in job_ids if self.is_stuck and self._run(id).end() is None}
+        seen = super().states(id for id in job_ids if id not in stuck)
+        if not stuck:
+            self.is_stuck = self.released < self.failures  # it is seen to wait, and then fails once more
+        return seen | {id: JobState(JobStatus.PENDING, why, is_stuck=True, is_held=id in self.held) for id in stuck}
+
+
+def test_what_a_node_could_not_launch_is_let_go_again(composer: Composer) -> None:
+    directory, fake = begin(composer, "rollout.n=2"), Launching(LAUNCHES - 1)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and fake.released == LAUNCHES - 1
+
+
+def test_what_no_node_can_launch_is_left_and_told(composer: Composer) -> None:
+    directory, fake = begin(composer, "rollout.n=2", "study.notify.command='true'"), Launching(LAUNCHES + 5)
+    for _ in range(8):  # as `hysweep tick` does: nothing is remembered but by the disk
+        ticks(directory, fake, 3)
+    assert fake.released == LAUNCHES - 1
+    assert "scontrol release 7" in directory.trials()[0].state().reason
+    assert (directory.path / "notified.jsonl").read_text().count("waits for you") == 1
+    directory.request_cancel()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.CANCELLED]
+
+
+def test_while_paused_nothing_is_let_go(composer: Composer) -> None:
+    directory, fake = begin(composer, "rollout.n=2"), Launching(0)
+    ticks(directory, fake, 1)
+    directory.request_pause()
+    fake.failures, fake.is_stuck = 1, True
+    ticks(directory, fake, 3)
+    assert fake.released == 0 and fake.held
+    directory.withdraw_pause()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and fake.released == 1
 
 
 def test_all_that_is_to_stop_is_cancelled_by_one_call(composer: Composer) -> None:

@@ -496,8 +496,10 @@ def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
     if (end := _final_end(submitted, attempt)) is not None:
         say(f"the scheduler runs the job again, but what it is for ended: {end.cause}")
         return 0 if end.cause.is_as_planned else 1
-    if allocation.restarts:
-        attempt.prepare(written)
+    # runs that never came so far were attempts too
+    for run in (submitted.trial.attempt(n) for n in range(submitted.number + 1, attempt.number + 1)):
+        if not run.is_prepared:
+            run.prepare(written)
     with open(attempt.node_log_of(allocation.rank), "ab", buffering=0) as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())

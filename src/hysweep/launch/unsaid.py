@@ -29,8 +29,16 @@ _NOT_THERE = re.compile(
 )
 _LOUD = re.compile(rf"(?:srun|slurmstepd\S*): error: |{_NOT_THERE.pattern}|.*(?:No such file|not found|rror:)")
 _SET_UP_ENDED = re.compile(re.escape(SET_UP_ENDED) + r"(?P<code>\d+)$")
-# A signal ends a script with whatever exit code its last command had.
-_TAKEN = re.compile(r"slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED")
+# What a node's own slurmstepd says of a job that the scheduler ends; why, it says only of its own doings.
+_TAKEN = re.compile(
+    r"slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<why>[A-Z ]+))?"
+)
+_WHY = {
+    "PREEMPTION": Cause.PREEMPTED,
+    "JOB REQUEUE": Cause.PREEMPTED,
+    "NODE FAILURE": Cause.NODE_FAIL,
+    "TIME LIMIT": Cause.TIMEOUT,
+}
 # What the shell of the batch script says of an srun that somebody, or the kernel, has killed
 _SRUN = re.compile(r"\S+: line \d+: +\d+ (?P<how>[A-Z][^-]*?) +srun -")
 _CURE = "; see cluster.python, setup, modules, container and srun_args"
@@ -64,6 +72,9 @@ def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
         if launch := _LAUNCH.match(line):
             reason = f"{launch['node']}: its task was not launched: {launch['why']}"
             return End(Cause.RAY_BOOT, Phase.START, reason=reason, lines=loud, nodes=(launch["node"],))
+        taken = _TAKEN.match(line)
+        if taken and (cause := _cause_of(taken)):  # before any task of it had failed: that one follows from this
+            return End(cause, reason=f"the scheduler ended it: {taken[0]}", lines=loud)
         task = _TASK.match(line)
         if task is None or task["how"] == "Terminated":
             continue
@@ -96,10 +107,14 @@ def _of_set_up(code: int, said: Sequence[str]) -> End:
     """Of a script that came no further than its set-up lines, which said this."""
     reason = f"the set-up lines ended the script before the trial began, with exit code {code}"
     reason += (f": {said[-1][:300]}" if said else "") + "; see cluster.setup and modules"
-    if taken := next(filter(_TAKEN.match, said), None):
-        is_to_run_again = re.search(r"DUE TO (?:PREEMPTION|JOB REQUEUE)", taken)
-        cause = Cause.PREEMPTED if is_to_run_again else Cause.KILLED
-        return End(cause, Phase.START, code, f"the scheduler ended the set-up lines: {taken}", (taken,))
+    # a signal ends a script with whatever exit code its last command had
+    if taken := next(filter(None, map(_TAKEN.match, said)), None):
+        line, cause = taken.string[:500], _cause_of(taken) or Cause.KILLED
+        return End(cause, Phase.START, code, f"the scheduler ended the set-up lines: {line}", (line,))
     # by a signal, as a shell says it: who sent it knows why
     cause = Cause.KILLED if 128 < code <= 128 + signal.NSIG else Cause.CONFIG_ERROR
     return End(cause, Phase.START, code, reason, tuple(line[:500] for line in said[-8:]))
+
+
+def _cause_of(taken: re.Match[str]) -> Cause | None:
+    return _WHY.get((taken["why"] or "").strip())

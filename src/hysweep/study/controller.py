@@ -88,7 +88,8 @@ REPEATS = 20  # askings in a row that may bring nothing new
 MOST_REJECTED = 500  # the same in a space that cannot be counted, of which filters may leave little
 MOST_EXCLUDED = 8  # nodes that failed a trial and are kept from it; more would keep it from running
 FORECAST_S = 60.0  # by less a forecast has not changed
-OLD_NEWS_S = 60.0  # a look at the scheduler is never as old
+LAUNCHES = 3  # of a job that no node has launched so far: each that fails may cost the site a node
+OLD_NEWS_S = 60.0  # a look at the scheduler is never as old, and no job takes as long to go once its trial has ended
 LOST = JobState(
     JobStatus.ENDED, "the scheduler has lost the job: its number is another one's", Cause.NODE_FAIL, is_lost=True
 )
@@ -361,6 +362,24 @@ class Controller:
                     if not job.is_held and job.state is not JobStatus.UNKNOWN:
                         self._trials.save(trial, state.but(is_held=False))
 
+    def _launch_again(self, looks: dict[int, JobState]) -> None:
+        """What a node could not launch waits until somebody lets it go, which none does at night; some times we do."""
+        if self._is_paused:
+            return
+        for name, group in self._by_launcher().items():
+            stuck = [(t, s, j) for t, s in group if (j := looks.get(t.number)) and j.is_stuck and s.ending is None]
+            to_release = []
+            for trial, state, job in stuck:
+                if state.reason != job.reason:  # another time
+                    state = self._trials.save(trial, state.but(failed_launches=state.failed_launches + 1))
+                if state.failed_launches < LAUNCHES:
+                    to_release.append(state.job_id or "")
+                else:
+                    text = f"trial {trial.number} of {self.definition.study.name} waits for you: {job.reason}"
+                    self._notifier.tell("failure", f"stuck {state.job_id}", text, trial=trial.number)
+            if to_release:
+                self._launcher_named(name).hold(to_release, release=True)
+
     def _take_back(self, looks: dict[int, JobState]) -> None:
         """What waits in a queue with settings of the cluster that have changed since is submitted anew with theirs;
         where the budget has no room for that it waits on as it is. One goes first: its place in the queue is lost, and
@@ -421,6 +440,7 @@ class Controller:
         looks = self._look()
         self._take_back(looks)
         self._honour_pause(looks)
+        self._launch_again(looks)
         for trial in self._trials.live:
             state = self._trials.state(trial)
             job = looks.get(trial.number)
@@ -458,7 +478,7 @@ class Controller:
                     attempt = trial.attempt(state.attempt)
                     if not (job.is_of(attempt) or attempt.claimed() is not None):
                         job = LOST
-                    elif job.state is JobStatus.PENDING and _is_done(attempt):
+                    elif _is_old_news(job, attempt):
                         in_vain.append(job_id)
                         job = JobState(JobStatus.ENDED)
                     found[trial.number] = job
@@ -511,7 +531,7 @@ class Controller:
 
     def _follow_reruns(self, trial: TrialDirectory, state: State) -> None:
         """A scheduler may have run the job again by itself: each run is an attempt, whose directory the node made."""
-        while (claim := trial.attempt(state.attempt + 1).claimed()) is not None and claim.job == state.job_id:
+        while (later := _later_run(trial, state)) is not None:
             end = trial.attempt(state.attempt).end()
             if end is None and (said := unsaid(trial.attempt(state.attempt))) and said.cause is Cause.PREEMPTED:
                 end = said
@@ -522,7 +542,7 @@ class Controller:
                 cause = settle(end.cause, Cause.PREEMPTED)
             reason = end.reason if end and end.reason else "the scheduler ran the job again"
             self._close_attempt(trial, state, cause, reason, None, checkpoint_step(trial.checkpoints))
-            state = self._trials.save(trial, state.but(attempt=state.attempt + 1))
+            state = self._trials.save(trial, state.but(attempt=later, failed_launches=0))
             self.directory.log("rerun", trial=trial.number, attempt=state.attempt, cause=cause, job=state.job_id)
             self._promise(trial, self._job_of(trial, state.attempt))
             if state.ending is None and self._is_beyond(self._ledger.at_most()):
@@ -897,7 +917,9 @@ class Controller:
         if is_new:
             if not self._is_affordable(trial, state, worst_case(job)):
                 return
-            token = state.but(status=Status.SUBMITTING, attempt=number, job_id=None, is_refused=False)
+            token = state.but(
+                status=Status.SUBMITTING, attempt=number, job_id=None, is_refused=False, failed_launches=0
+            )
             state = self._trials.save(trial, token)
         self._promise(trial, job)
         attempt, launcher = trial.attempt(number), self._launcher(trial)
@@ -1138,13 +1160,20 @@ def _before(state: State) -> State:
     return state.but(status=Status.CREATED, attempt=state.attempt - 1, job_id=None)
 
 
-def _is_done(attempt: AttemptDirectory) -> bool:
-    """Whether an attempt whose job waits has come to an end that none follows. A scheduler that was killed may have
-    forgotten that it ran, and mean to run it again: nothing would. What it said may be a look old."""
-    end = attempt.end()
-    if end is None or not ACTIONS[end.cause].is_last:
+def _is_old_news(job: JobState, attempt: AttemptDirectory) -> bool:
+    """Whether a job is said to wait or to run whose attempt came to its end, and not just now. A scheduler that was
+    killed may have forgotten that the job ran, or that it ended, and some hang as they end. What may run again is left
+    to do so: its next run begins after the end of this one."""
+    if job.state not in (JobStatus.PENDING, JobStatus.RUNNING) or (end := attempt.end()) is None:
         return False
-    return (age(attempt.path / "end.json") or 0.0) > OLD_NEWS_S
+    is_same_run = job.started is not None and job.started < end.ended
+    return (ACTIONS[end.cause].is_last or is_same_run) and (age(attempt.path / "end.json") or 0.0) > OLD_NEWS_S
+
+
+def _later_run(trial: TrialDirectory, state: State) -> int | None:
+    """The next attempt that the same job has begun. Runs of it that never began lie between."""
+    later = (a for a in trial.attempts() if a.number > state.attempt)
+    return next((a.number for a in later if (claim := a.claimed()) and claim.job == state.job_id), None)
 
 
 def _end_of(attempt: AttemptDirectory) -> End | None:

@@ -108,7 +108,8 @@ def _restore_ledger(directory: StudyDirectory, decisions: dict[int, list[dict[st
             except (LookupError, TypeError, ValueError):
                 continue
             counts = ACTIONS[cause].verdict in (Verdict.VALUE, Verdict.PRUNED)
-            after = by_number[number].attempt(attempt.number + 1).metrics()
+            later = (a.metrics() for a in by_number[number].attempts() if a.number > attempt.number)
+            after = next(filter(None, later), [])
             kept_to = math.inf if counts else after[0][0] - 1 if after else -1
             directory.book(booking(attempt, job, cause, None, kept_to))
             booked.add((number, attempt.number))

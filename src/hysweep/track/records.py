@@ -29,6 +29,7 @@ class State:
     ending  why the controller asked the job to stop (pruned, cancelled, hung); the cause once it has
     is_held the scheduler was told to keep the job in the queue, since the study is paused
     is_refused  the scheduler would not take its next job as it is; nothing of it ran, and it is asked again
+    failed_launches  of this job, one after the other: no node could begin it
     rungs   of study.promote, so many it has passed; it waits on the last of them if that is its cause
     began   when the scheduler began to run the job, where its node process was not there yet
     expected  when the scheduler means to start a job that waits
@@ -47,6 +48,7 @@ class State:
     values: tuple[float, ...] = ()
     is_held: bool = False
     is_refused: bool = False
+    failed_launches: int = 0
     rungs: int = 0
     began: float | None = None
     expected: float | None = None
@@ -77,6 +79,7 @@ class State:
                 values=tuple(d.get("values", ())),
                 is_held=d.get("is_held", False),
                 is_refused=d.get("is_refused", False),
+                failed_launches=d.get("failed_launches", 0),
                 rungs=d.get("rungs", 0),
                 began=d.get("began"),
                 expected=d.get("expected"),
