@@ -16,6 +16,7 @@ import functools
 import inspect
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -74,6 +75,7 @@ class Watch:
     def _note(self, name: str, began: float | None) -> None:
         row: dict[str, Any] = {"phase": name, "began": began, "ended": time.time()}
         row["host"] = round(self.process.memory_info().rss / GIB, 4)
+        row["host_peak"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB, 4)
         if self.cuda:
             peak, reserved = self._allocated(), self._reserved()
             self.peak, self.reserved = max(self.peak, peak), max(self.reserved, reserved)

@@ -368,7 +368,7 @@ def phases_of(attempt: AttemptDirectory) -> dict[str, list[dict[str, Any]]]:
     """Of each rank, every phase in order: torch's peak, what it had reserved, what stayed, the host's, GiB; seconds."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows_of(attempt):
-        kept = {k: row[k] for k in ("phase", "peak", "reserved", "held", "host") if k in row}
+        kept = {k: row[k] for k in ("phase", "peak", "reserved", "held", "host", "host_peak") if k in row}
         if row["began"]:
             kept["seconds"] = round(row["ended"] - row["began"], 2)
         found.setdefault(row["rank"], []).append(kept)
@@ -452,7 +452,7 @@ def comparisons(r: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
     the trainer's process on the host.
 
     Before the first update is over the optimizer has no moments, unless they came with a checkpoint: of each phase the
-    second and later peaks count, and of the host what two steps have come to.
+    second and later peaks count, and of the host the most that was ever held, once two steps are done.
     """
     uses = r.get("estimate", {}).get("uses", {})
     ranks = r.get("phases", {})
@@ -471,7 +471,7 @@ def comparisons(r: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
         around = [v for k, v in r["driver"].items() if k in ("both, between", "both, weight_sync")]
         if around:
             yield "whole GPU, rollout", computed, max(around)
-    held = [row["host"] for rows in ranks.values() for row in rows if "host" in row]
+    held = [row.get("host_peak", row["host"]) for rows in ranks.values() for row in rows if "host" in row]
     if len(ranks) == 1 and stages and held and len(r["steps"]) > 1:
         yield "host", r["estimate"]["host"], max(held)
 

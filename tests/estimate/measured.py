@@ -1,4 +1,4 @@
-"""The runs whose memory was measured (docs/estimate.md, from shared/facts/gpu_memory.md), as command lines.
+"""The runs whose memory was measured (docs/estimate.md), as command lines.
 
 A random Hy3 of 2.01 B parameters on one H200: verl 0.9.1, GRPO on Megatron, vLLM at 0.3. Numbers in GiB.
 """
@@ -161,3 +161,12 @@ TWO = {
 SAVED = (*(o for o in OF_WIDE if "save_every" not in o), "trainer.save_every=1", *budget(16384))
 HOST_OF_SAVED = 16.204
 RESUME_OF_SAVED = 19.792
+
+# FSDP2 while it loads: at most, of the host's memory, in all processes of the node.
+FSDP2 = (*(o for o in OF_WIDE if not o.startswith(("parallelism", "memory", "+model"))), "parallelism=fsdp2",
+         "parallelism.engine=fsdp2", "memory=resident", *budget(8192))  # fmt: skip
+HOST_OF_FSDP2 = {
+    FSDP2: 7.555,
+    (*FSDP2, "algorithm.use_kl_loss=true"): 15.524,
+    (*FSDP2, "algorithm.use_kl_loss=true", "cluster.gpus_per_node=2"): 11.836 + 9.101,
+}

@@ -1,6 +1,6 @@
 """Hy3 in the layout that was verified on 128 H20: it fits with fused kernels and does not without.
 
-The numbers are those of shared/facts/verl.md, section 5: estimates, by hand, and what the layout was seen to do.
+The numbers are estimates, by hand, and what the layout was seen to do.
 """
 
 from __future__ import annotations

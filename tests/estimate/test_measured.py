@@ -8,7 +8,7 @@ from hysweep.estimate import Estimate, estimate
 from hysweep.estimate.formulas import ON_THE_HOST
 from hysweep.estimate.memory import GROUPS, ROLLOUT
 
-from .measured import HOST_OF_SAVED, KEPT_BACK, PEAKS, RESUME_OF_SAVED, RUNS, SAVED, TWO
+from .measured import HOST_OF_FSDP2, HOST_OF_SAVED, KEPT_BACK, PEAKS, RESUME_OF_SAVED, RUNS, SAVED, TWO
 
 GIB = 2**30
 PARAMETERS = 2_011_419_648
@@ -151,6 +151,19 @@ def test_a_checkpoint_goes_through_the_host(composer) -> None:
     computed = estimate(composer.compose(SAVED).trial)
     assert computed.host_gib_per_node == within(0.02, of=HOST_OF_SAVED)
     assert computed.of("resume").torch_gib == within(0.002, of=RESUME_OF_SAVED)
+
+
+@pytest.mark.parametrize("overrides", HOST_OF_FSDP2)
+def test_what_fsdp2_loads_goes_through_the_host(composer, overrides: tuple[str, ...]) -> None:
+    computed = estimate(composer.compose(overrides).trial)
+    assert -0.06 <= computed.host_gib_per_node / HOST_OF_FSDP2[overrides] - 1 <= 0.1
+
+
+def test_every_rank_reads_a_model_whose_embeddings_are_tied(composer) -> None:
+    words = ("model=qwen3_8b", "parallelism=fsdp2", "parallelism.engine=fsdp2", "cluster=gpu_8", "cluster.gpu=H100")
+    plain = estimate(composer.compose(words).trial)
+    tied = estimate(composer.compose((*words, "model.shape.tie_word_embeddings=true")).trial)
+    assert tied.host_gib_per_node - plain.host_gib_per_node > 6 * 4 * 7.5e9 / GIB
 
 
 def test_the_run_that_was_kept_back(composer) -> None:

@@ -69,7 +69,7 @@ def test_every_shipped_model_is_compared(composer) -> None:
 
 
 def test_the_parts_of_hy3(shape_of) -> None:
-    """shared/facts/verl.md: attention 75.5 M, an expert 18.87 M, a mixture 3.719 B, a dense layer 239 M, MTP 3.75 B."""
+    """Attention 75.5 M, an expert 18.87 M, a mixture 3.719 B, a dense layer 239 M, MTP 3.75 B."""
     counted = count_parameters(shape_of("hy3"))
     assert is_rounded(counted.attention / MILLION, "75.5")
     assert is_rounded(counted.expert / MILLION, "18.87")
@@ -80,7 +80,7 @@ def test_the_parts_of_hy3(shape_of) -> None:
 
 
 def test_the_hy3_that_memory_was_measured_with() -> None:
-    """shared/facts/gpu_memory.md: 2 011 419 648 parameters."""
+    """2 011 419 648 parameters."""
     shape = Shape(
         num_layers=12, hidden_size=2048, num_attention_heads=16, num_key_value_heads=4, head_dim=128,
         intermediate_size=6144, moe_intermediate_size=768, num_experts=32, num_experts_per_token=4,

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hysweep.estimate import Layout, estimate, job_of, layout_of
+from hysweep.estimate.formulas import SHARD_PASSES_HOST, SHARD_STAYS_ON_HOST
 from hysweep.estimate.layout import MODULES
 from hysweep.estimate.memory import Use, cache_tokens, engine_of, host_of, stage_sizes, uses
 from hysweep.estimate.parameters import count_parameters
@@ -237,8 +238,9 @@ def test_a_reference_of_fsdp2_is_on_the_host(trials) -> None:
     plain, found = estimate(without), estimate(with_one)
     assert "other models" not in found.of("train").parts
     assert found.of("reference").parts.get("weights", 0) == 0
-    share = 4 * count_parameters(t.model.shape).total / t.world_size * t.cluster.gpus_per_node * 1.27 / 2**30
-    assert found.host_gib_per_node - plain.host_gib_per_node == pytest.approx(share)
+    shard = 4 * count_parameters(t.model.shape).total / t.world_size / 2**30
+    more = t.cluster.gpus_per_node * shard * (SHARD_STAYS_ON_HOST - SHARD_PASSES_HOST)
+    assert found.host_gib_per_node - plain.host_gib_per_node == pytest.approx(more)
 
 
 def test_the_latent_cache_is_the_same_on_every_rank(trials) -> None:

@@ -460,7 +460,18 @@ def host_of(job: Job, layout: Layout) -> Number:
     for name, size in sizes.items():
         there = _there(name, layout)
         most = larger(most, there * (_offloaded(job, layout, size, counted) + _saved(job, layout, size, counted)))
-    return job.gpus_per_node * (f.ON_THE_HOST * most + f.PROCESS_ON_HOST)
+    trains = job.gpus_per_node * (f.ON_THE_HOST * most + f.PROCESS_ON_HOST)
+    return trains if job.engine == "megatron" else larger(trains, _loads(job, layout, counted))
+
+
+def _loads(job: Job, layout: Layout, counted: Parameters) -> Number:
+    """Bytes of the node of rank 0 while FSDP2 loads: the first rank of a copy reads the whole model in fp32, and every
+    rank does where the embeddings are tied; then each has its shard of it (verl workers/engine/fsdp/
+    transformer_impl.py:_build_module, utils/fsdp_utils.py:fsdp2_load_full_state_dict). A critic is read in its turn."""
+    gpus, whole = job.gpus_per_node, 4 * counted.total
+    readers = gpus if job.shape.tie_word_embeddings else larger(1, gpus / layout.shards)
+    stays = f.SHARD_STAYS_ON_HOST * whole / layout.world if job.has_reference else 0
+    return readers * whole + gpus * (f.PROCESS_ON_HOST + larger(stays, f.SHARD_PASSES_HOST * whole / layout.shards))
 
 
 def _there(name: str, layout: Layout) -> Any:
