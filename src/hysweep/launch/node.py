@@ -167,7 +167,7 @@ class Node:
         self.cluster = self.make_cluster(job, self.attempt, self.allocation)
         if misfits := [str(m) for m in unfit(job.requires, installed(job.requires))]:
             return End(Cause.CONFIG_ERROR, Phase.START, reason="; ".join(misfits))
-        if short := self._lacks_gpus(job) or self._lacks_cpus(job):
+        if short := self._lacks_gpus(job) or "; ".join(command.lacks_cpus(job, self.allocation) or ()):
             return End(Cause.CONFIG_ERROR, Phase.START, reason=short)
         self._make_room(job, environment)
         for argv in command.prepare_commands(job):
@@ -210,16 +210,6 @@ class Node:
         if job.site.gpu is None or given is None or given >= job.gpus_per_node:
             return ""
         return f"{self.allocation.name} gave {given} GPUs, the trial needs {job.gpus_per_node} of each node"
-
-    def _lacks_cpus(self, job: Job) -> str:
-        offered = job.ray_cpus or self.allocation.cpus or os.cpu_count()
-        if job.launcher == "ray_job" or offered is None or offered >= job.least_cpus:
-            return ""
-        least = job.least_cpus
-        return (
-            f"{self.allocation.name} offers {offered} CPUs, and the trainer's processes take {least} of each node: it"
-            f" would wait for ever; set cluster.cpus_per_node={least} or more"
-        )
 
     def _run(self, argv: Sequence[str], environment: dict[str, str], cluster: Cluster | None = None) -> int | None:
         """Run one command to its end; None when the cluster that it works on is gone before."""
