@@ -31,6 +31,7 @@ $(STAMP):
 	@echo "making $(VENV), once; it takes some minutes"
 	@echo "- an environment of $(PYTHON)"
 	@$(PYTHON) -m venv --clear $(VENV)
+	@echo '*' >$(VENV)/.gitignore  # wherever it is made, nobody commits it
 	@$(if $(TORCH_INDEX),echo "- torch from $(TORCH_INDEX)" && $(PIP) install --quiet --no-deps --index-url $(TORCH_INDEX) "$$(grep ^torch== $(ROOT)/constraints.txt)",true)
 	@echo "- the $$(grep -c == $(ROOT)/constraints.txt) packages of constraints.txt; the longest step"
 	@$(PIP) install --quiet --no-deps --requirement $(ROOT)/constraints.txt
@@ -73,6 +74,7 @@ slurm: env
 # The newest release candidate of Hydra, allowed to fail: it tells early what will break.
 next: env
 	$(PYTHON) -m venv --clear $(VENV)-next
+	echo '*' >$(VENV)-next/.gitignore
 	$(VENV)-next/bin/python -m pip install --quiet --pre 'hydra-core>=1.4.0rc1' 'omegaconf' $(ROOT) hypothesis pytest pytest-timeout
 	-cd $(ROOT) && $(VENV)-next/bin/python -m pytest -m "not verl and not contract and not slow" tests/schema tests/compose tests/compile tests/check
 

@@ -24,6 +24,18 @@ def test_a_machine_without_sbatch_cannot_submit(
     assert lacks_for(trial) == []
 
 
+def test_a_machine_whose_cpus_are_fewer_than_verl_places_processes_by(
+    trial_of: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 23: Ray counts them, and verl waits for ever for what it cannot place."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert lacks_for(trial_of("cluster.cpus_per_node=5")) == []
+    (problem,) = lacks_for(trial_of("cluster.cpus_per_node=null"))
+    assert (problem.key, problem.value) == ("cluster.cpus_per_node", 2) and "cpus_per_node=5" in problem.cure
+    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    assert lacks_for(trial_of("cluster.cpus_per_node=null")) == []
+
+
 def test_what_was_not_released_says_where_it_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, origin in (("fromgit", {"vcs_info": {"commit_id": "220e903" + "0" * 33}}), ("mine", {"dir_info": {}}),
                          ("torn", [1])):  # fmt: skip

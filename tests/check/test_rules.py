@@ -92,6 +92,7 @@ BROKEN = [
     ((), ["rollout=vllm"], "rollout.engine", "rollout=embedded"),
     ((), ["parallelism.engine=megatron", "memory.use_gradient_checkpointing=true"], "parallelism.engine", "single"),
     ((), ["cluster.nodes=2"], "cluster.nodes", "give 1"),
+    ((), ["cluster.cpus_per_node=4"], "cluster.cpus_per_node", "5"),  # case 23
     ((HY3,), ["parallelism.tensor=3"], "parallelism.tensor * pipeline * context", "128"),  # case 2
     ((HY3,), ["cluster.nodes=1", "parallelism.pipeline=2", "parallelism.context=1", "rollout.tensor=8",
               "parallelism.tensor=2"], "parallelism.expert_tensor * expert * pipeline", "1, 2 or 4"),  # case 3
@@ -328,7 +329,9 @@ BROKEN = [
       for arg, cure in (("--nodes=2", "cluster.nodes"), ("-n4", "leave it out"), ("--export=NONE", "cluster.env"),
                         ("-K0", "leave it out"), ("-w node1", "cluster.nodelist"), ("--node=2", "cluster.nodes"),
                         ("--gres=gpu:1", "cluster.gres"), ("hostname", "--name=value"), ("--", "--name=value"),
-                        ("--jobid=7", "leave it out"), ("-V", "leave it out"),
+                        ("--jobid=7", "leave it out"), ("-V", "leave it out"), ("-G4", "cluster.gpus_per_node"),
+                        ("-pbig", "cluster.partition"), ("--qos=x", "cluster.qos"), ("--acc=x", "cluster.account"),
+                        ("--nice", "cluster.nice"), ("--deadline=1", "cluster.additional_parameters.deadline"),
                         ("--mpi=none --cpu-bind=none", "as one of the list"))),
     ((HY3,), ["cluster.container=pyxis", "cluster.srun_args=['--container-image=x']"], "cluster.srun_args.0",
      "cluster.image"),
@@ -375,6 +378,7 @@ SOUND = [
     ["+cluster.additional_parameters.licenses='a:1,b:2'", "+cluster.additional_parameters.contiguous=true"],
     ["+cluster.additional_parameters.partition=null", "+cluster.additional_parameters.hold=false"],
     ["cluster.srun_args=[--label,'--mpi=none','--container-image=x','--cpu-bind=none']"],
+    ["cluster.srun_args=['--wait','60','-I','--constraint=a','-J',step,'--quit-on-interrupt','--network=x']"],
     ["cluster.srun_args=['--mpi',pmix,'-D',/tmp,'--container=x','--propagate']"],
     ["cluster.setup=['if true; then','true','fi',\"cat <<END\nx\nEND\"]", "cluster.python='conda run -n verl python'"],
     ["cluster.setup=['module purge','module use /apps','module load cuda']"],

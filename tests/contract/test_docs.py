@@ -178,3 +178,4 @@ def test_make_env_says_each_of_its_steps(tmp_path: Path) -> None:
     steps = ["an environment", "torch", "packages of constraints.txt", "hysweep itself", "wheels of verl", "all fits"]
     assert len(told) == len(steps), "and no command beside"
     assert all(step in line for step, line in zip(steps, told, strict=True))
+    assert (tmp_path / "env" / ".gitignore").read_text() == "*\n", "nobody commits it, wherever it lies"

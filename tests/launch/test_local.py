@@ -41,6 +41,21 @@ def kill(attempt: AttemptDirectory, number: int) -> None:
 # --- one attempt, from submit to end
 
 
+def test_fewer_cpus_than_the_trainers_processes_take_end_it_before_it_begins(
+    local: LocalLauncher, new_attempt: New
+) -> None:
+    """Case 23: Ray would never place the last of them, and nothing but the clock would end the wait."""
+    short, enough = new_attempt("exit=0", ray_cpus=5, least_cpus=6), new_attempt("exit=0", ray_cpus=6, least_cpus=6)
+    assert over(local, local.submit(short)).cause is Cause.CONFIG_ERROR and runs(short) == 0
+    assert "cluster.cpus_per_node=6" in end_of(short).reason
+    assert over(local, local.submit(enough)).cause is Cause.COMPLETED
+    given = new_attempt("exit=0", least_cpus=34)
+    who = Claim("n1", os.getpid(), 0.0)
+    assert given.claim(who)
+    end = node.Node(given, who, allocation=Allocation(0, ("n1",), cpus=1)).run()
+    assert (end.cause, "n1 offers 1 CPUs" in end.reason) == (Cause.CONFIG_ERROR, True), "those of the allocation"
+
+
 def test_a_job_that_completes(local: LocalLauncher, new_attempt: New) -> None:
     attempt = new_attempt("say=hello", "exit=0")
     before = time.time()

@@ -210,6 +210,17 @@ def test_a_kind_that_is_refused_keeps_no_other_from_being_asked(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_cpus_that_are_too_few_for_the_trainers_processes(tmp_path: Path) -> None:
+    """Case 23: where nothing is asked for, a site may give a task one CPU."""
+    directory = tmp_path / "s/trials/0000-doctor/attempts/1"
+    directory.mkdir(parents=True)
+    write_json(probe.pong(directory, 0), {"at": 0.0})
+    for cpus, said in ((1, "offers 1 CPUs"), (34, "")):
+        job = Job("x", (), least_cpus=34, launcher="slurm", site=Cluster(name="x", launcher="slurm"))
+        found = {f.name: f for f in Probe(directory, Allocation(0, (HOST,), cpus=cpus), job).run()}
+        assert said in found["CPUs"].found and "cpus_per_node=34" in found["CPUs"].cure if said else "CPUs" not in found
+
+
 def test_cpus_of_which_slurm_counts_more_than_there_are() -> None:
     assert probe._cpus(64, 8) == "64 CPUs of which 8 are ours"
     assert probe._cpus(2, 8) == "2 CPUs, which SLURM counts as 8"

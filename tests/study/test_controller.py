@@ -19,7 +19,7 @@ from hysweep.schema import BadInput, Problem
 from hysweep.study import define, load_definition
 from hysweep.study.controller import OLD_NEWS_S, Controller
 from hysweep.study.pruners import bar_of
-from hysweep.track import Cause, Claim, End, Status, StudyDirectory
+from hysweep.track import Cause, Claim, End, Status, StudyDirectory, TrialDirectory, began_from
 
 from .fake import FakeLauncher
 
@@ -181,8 +181,44 @@ def test_progress_is_that_of_the_attempt_that_ended(composer: Composer) -> None:
         c.tick()
     trial = directory.trials()[0]
     trial.attempt(2).prepare(trial.attempt(1).job() or {})
+    saved(trial, 1)
     finish(directory, fake)
     assert causes(directory) == [Cause.COMPLETED] and len(fake.submitted) == 2
+
+
+def saved(trial: TrialDirectory, step: int) -> None:
+    trial.checkpoints.mkdir(exist_ok=True)
+    (trial.checkpoints / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+
+@pytest.mark.parametrize(("checkpoint", "attempts"), [(None, 1), (1, 2)])
+def test_a_timeout_is_tried_again_from_a_checkpoint_of_its_own_alone(
+    composer: Composer, checkpoint: int | None, attempts: int
+) -> None:
+    """Without one it would take as many GPU-hours again, to end where it ended; one of an earlier attempt is none."""
+    directory = begin(composer, "rollout.n=2")
+    fake = FakeLauncher(rising, {(0, n): Cause.TIMEOUT for n in (1, 2, 3)})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    if checkpoint is not None:
+        saved(directory.trials()[0], checkpoint)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.TIMEOUT] and len(fake.submitted) == attempts
+
+
+@pytest.mark.parametrize(
+    ("attempts", "step"),
+    [
+        ([[(0, {"val-core/x": 0.1}), (1, {"critic/score/mean": 0.1})]], 0),
+        ([[(1, {"critic/score/mean": 0.1})]], 0),
+        ([[(1, {"a": 0.1})], [(20, {"val-core/x": 0.1, "val-aux/y": 1.0}), (21, {"a": 0.1})]], 20),
+        ([[(1, {"a": 0.1})], [(21, {"a": 0.1, "val-core/x": 0.1})]], 20),
+        ([[(1, {"a": 0.1}), (9, {"a": 0.1})], []], 9),
+        ([[]], 0),
+    ],
+)
+def test_where_an_attempt_began_is_read_off_its_first_row(attempts: list, step: int) -> None:
+    assert began_from(attempts) == step
 
 
 @pytest.mark.parametrize("cause", [Cause.CONFIG_ERROR, Cause.REWARD_ERROR])

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from hysweep import __version__
+from hysweep.compile import least_cpus
 from hysweep.embedded import assets
 from hysweep.schema import Problem, Stage, Trial
 from hysweep.schema.finding import Finding
@@ -72,6 +73,11 @@ def lacks_for(trial: Trial) -> list[Problem]:
                 Stage.START,
             )
         )
+    there, least = os.cpu_count(), least_cpus(trial)
+    if trial.cluster.cpus_per_node is None and there is not None and there < least:
+        why = f"are those of this machine, and Ray places processes of verl's by {least}: it would wait for ever"
+        cure = f"give cluster.cpus_per_node={least}: here they only count what may be placed"
+        problems.append(Problem("cluster.cpus_per_node", there, why, cure, Stage.START))
     if not trial.has_gpu:
         problems += [
             Problem(

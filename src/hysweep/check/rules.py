@@ -29,6 +29,7 @@ Rule = Callable[[Trial], Iterator[Problem]]
 RULES: tuple[Rule, ...] = (
     topology.engine_needs_gpu,
     topology.launcher_has_nodes,
+    topology.cpus_hold_the_actors,
     topology.dense_grid_divides_world,
     topology.expert_grid_divides_world,
     rollout.rollout_grid_divides_world,

@@ -69,9 +69,10 @@ ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "ov
 FLAGS = {"contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "immediate", "nice", "no-kill",
          "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue",
          "spread-job", "test-only", "usage", "use-min-nodes", "verbose", "version", "wait"}  # fmt: skip
-SRUN_FLAGS = {*FLAGS, "disable-status", "exact", "interactive", "kill-on-bad-exit", "label", "multi-prog",
-              "no-allocate", "overlap", "preserve-env", "pty", "resv-ports", "unbuffered", "whole"}  # fmt: skip
-SRUNS_SHORT_FLAGS = "EHKOQXZklqsuv"
+SRUN_FLAGS = {*FLAGS, "async", "bcast", "compress", "disable-status", "exact", "interactive", "kill-on-bad-exit",
+              "label", "multi-prog", "no-allocate", "oom-kill-step", "overlap", "preserve-env", "pty",
+              "quit-on-interrupt", "resv-ports", "send-libs", "unbuffered", "whole", "x11"} - {"wait"}  # fmt: skip
+SRUNS_SHORT_FLAGS = "EHIKOQVXZhklsuv"
 # What our srun is told, by the option. A step that takes fewer nodes than its job, or others, would never be whole.
 OF_SRUN = {
     "nodes": "cluster.nodes", "ntasks": "", "ntasks-per-node": "", "ntasks-per-gpu": "", "kill-on-bad-exit": "",
@@ -83,7 +84,18 @@ OF_SRUN = {
 }  # fmt: skip
 SHORT_OF_SRUN = {
     "N": "nodes", "n": "ntasks", "K": "kill-on-bad-exit", "c": "cpus-per-task", "o": "output", "e": "error",
-    "w": "nodelist", "x": "exclude", "r": "relative", "t": "time",
+    "w": "nodelist", "x": "exclude", "r": "relative", "t": "time", "G": "gpus",
+}  # fmt: skip
+# What srun hears where it makes a job, and passes over in one: srun(1), "this option applies to job allocations".
+OF_JOB = {
+    "account", "bb", "bbf", "begin", "comment", "contiguous", "core-spec", "cores-per-socket", "deadline", "delay-boot",
+    "dependency", "extra-node-info", "hold", "licenses", "mail-type", "mail-user", "mcs-label",
+    "mincpus", "nice", "ntasks-per-socket", "oversubscribe", "partition", "priority", "qos", "reboot", "reservation",
+    "signal", "sockets-per-node", "spread-job", "switches", "thread-spec", "time-min", "tmp", "use-min-nodes", "wckey",
+}  # fmt: skip
+SHORT_OF_JOB = {
+    "A": "account", "B": "extra-node-info", "H": "hold", "L": "licenses", "S": "core-spec", "d": "dependency",
+    "p": "partition", "q": "qos", "s": "oversubscribe",
 }  # fmt: skip
 # With these srun starts no task of this job.
 NO_STEP = {"help", "usage", "version", "test-only", "jobid", "het-group", "no-allocate", "pty"}
@@ -287,6 +299,10 @@ def options_are_said_once(t: Trial) -> Iterator[Problem]:
         if name in OF_SRUN and (not name.startswith("container-") or c.container == "pyxis"):
             cure = f"use {OF_SRUN[name]}" if OF_SRUN[name] else "leave it out: one task runs on each node"
             yield Problem(key, text, "is given by the launcher", cure, Stage.START)
+        elif (of_job := _whole(said[1], OF_JOB) if said[1] else SHORT_OF_JOB.get(said[3])) in OF_JOB:
+            field = FIELD_OF.get(of_job, f"additional_parameters.{of_job}")
+            why = "is asked for a job, and srun passes it over within one"
+            yield Problem(key, text, why, f"use cluster.{field}", Stage.NEVER)
         elif name in NO_STEP or said[3] in ("h", "V", "Z"):
             yield Problem(key, text, "starts nothing on the nodes of the job", "leave it out", Stage.START)
         elif re.search(r"\s--?[a-z]", text):

@@ -19,7 +19,7 @@ from hysweep.check.numbers import (
     transformer_config,
 )
 from hysweep.check.rollout import replicas_that_fit
-from hysweep.compile import nodes_of
+from hysweep.compile import least_cpus, nodes_of
 from hysweep.schema import Problem, Severity, Stage, Trial, suggest
 
 ALIGNED = 8  # elements: 16 bytes of 16 bit each, which kernels load at once
@@ -129,6 +129,14 @@ def legal_tensors(t: Trial, world: int) -> list[int]:
         if not has_shape(t)
         or (legal.heads_split(s.num_attention_heads, s.num_key_value_heads, d) and legal.width_splits(width, d))
     ]
+
+
+def cpus_hold_the_actors(t: Trial) -> Iterator[Problem]:
+    """Ray places an actor where a CPU is left, and verl waits for the last of them without end."""
+    given, least = t.cluster.cpus_per_node, least_cpus(t)
+    if t.cluster.launcher != "ray_job" and given is not None and given < least:
+        why = f"Ray places processes of verl's by {least} CPUs of each node, and it would wait for them for ever"
+        yield Problem("cluster.cpus_per_node", given, why, f"give at least {least}", Stage.START)
 
 
 def expert_grid_divides_world(t: Trial) -> Iterator[Problem]:

@@ -25,6 +25,7 @@ from hysweep.schema.override import SAYABLE, emit, refusal
 
 MODEL_ENGINE = {"fsdp2": "dp", "megatron": "megatron"}
 EMBEDDED = "embedded:"
+WORKERS_CPUS = 3  # of a GPU
 ENGINE = "hysweep.embedded.engine"
 PLATFORM = "hysweep.embedded.platform"  # which the engine asks for before verl has looked for plug-ins
 
@@ -113,6 +114,7 @@ def compile_trial(trial: Trial, directory: Path, label: str = "trial") -> Job:
         nodes=nodes_of(trial),
         gpus_per_node=trial.cluster.gpus_per_node,
         ray_cpus=trial.cluster.cpus_per_node,
+        least_cpus=least_cpus(trial),
         ray_gpus=trial.cluster.gpus_per_node,
         object_store_gib=trial.cluster.object_store_gib,
         timeout_min=trial.cluster.timeout_min,
@@ -144,6 +146,23 @@ def nodes_of(trial: Trial) -> int:
         together = max(1, per_node // gpus) if isinstance(gpus, int) and gpus > 0 else 1
         nodes += -(-count // together) if isinstance(count, int) and count > 0 else 0
     return nodes
+
+
+def least_cpus(trial: Trial) -> int:
+    """CPUs of each node below which Ray never places all of verl's actors, and verl waits for ever; 0: not known.
+
+    verl takes 3 with each GPU (verl/single_controller/ray/base.py, ResourcePoolManager); TransferQueue, which V1 needs,
+    one for its controller and one for each unit of its store.
+    """
+    if trial.trainer.entry != MAIN_PPO:
+        return 0
+    queue = 0
+    if uses_v1(trial):
+        values = {**keys_of(trial).defaults, **trainer_values(trial)}
+        units = values.get("transfer_queue.backend.SimpleStorage.num_data_storage_units")
+        is_simple = values.get("transfer_queue.backend.storage_backend") == "SimpleStorage"
+        queue = 1 + (units if is_simple and isinstance(units, int) else 0)
+    return WORKERS_CPUS * trial.cluster.gpus_per_node + -(-queue // nodes_of(trial))
 
 
 def _service(name: str, said: Any) -> dict[str, Any]:

@@ -92,6 +92,20 @@ def driver_command(job: Job) -> list[str]:
     return [sys.executable, "-m", job.module, *job.overrides]
 
 
+def cpus_for_ray(job: Job, allocation: Allocation) -> int | None:
+    """None: as many as Ray counts."""
+    return job.ray_cpus if job.ray_cpus is not None else allocation.cpus
+
+
+def lacks_cpus(job: Job, allocation: Allocation) -> tuple[str, str] | None:
+    """What keeps Ray from placing the trainer's processes, and the cure; None where nothing does."""
+    offered, least = cpus_for_ray(job, allocation) or os.cpu_count(), job.least_cpus
+    if job.launcher == "ray_job" or offered is None or offered >= least:
+        return None
+    why = f"{allocation.name} offers {offered} CPUs, and the trainer's processes take {least} of each node: it would"
+    return f"{why} wait for ever", f"set cluster.cpus_per_node={least} or more"
+
+
 def ray_command(
     job: Job,
     allocation: Allocation,
@@ -106,7 +120,7 @@ def ray_command(
     Every port that can be left to the kernel is.
     """
     optional = {
-        "--num-cpus": job.ray_cpus if job.ray_cpus is not None else allocation.cpus,
+        "--num-cpus": cpus_for_ray(job, allocation),
         "--num-gpus": job.ray_gpus,
         "--object-store-memory": None if job.object_store_gib is None else int(job.object_store_gib * 2**30),
     }

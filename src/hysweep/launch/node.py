@@ -167,7 +167,7 @@ class Node:
         self.cluster = self.make_cluster(job, self.attempt, self.allocation)
         if misfits := [str(m) for m in unfit(job.requires, installed(job.requires))]:
             return End(Cause.CONFIG_ERROR, Phase.START, reason="; ".join(misfits))
-        if short := self._lacks_gpus(job):
+        if short := self._lacks_gpus(job) or "; ".join(command.lacks_cpus(job, self.allocation) or ()):
             return End(Cause.CONFIG_ERROR, Phase.START, reason=short)
         self._make_room(job, environment)
         for argv in command.prepare_commands(job):

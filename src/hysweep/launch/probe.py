@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hysweep import __version__
-from hysweep.launch import all_reduce
+from hysweep.launch import all_reduce, command
 from hysweep.launch.allocation import Allocation, address_towards
 from hysweep.launch.boot import BootFailed, make_temporary
 from hysweep.schema import BadInput
@@ -67,6 +67,7 @@ class Probe:
     def run(self) -> list[Finding]:
         return [
             self._system(),
+            *self._lacks_cpus(),
             self._container(),
             *self._shared(),
             self._port(),
@@ -84,6 +85,10 @@ class Probe:
         python = f"Python {platform.python_version()}, hysweep {__version__}"
         said = f"{operating_system()}, Linux {platform.release()}, {python}"
         return Finding("system", True, f"{said}, {_cpus(os.cpu_count() or 0, self.allocation.cpus)}")
+
+    def _lacks_cpus(self) -> list[Finding]:
+        lacks = command.lacks_cpus(self.job, self.allocation)
+        return [Finding("CPUs", False, *lacks, is_needed=True)] if lacks else []
 
     def _container(self) -> Finding:
         """Where srun could not have made it, this would not run."""

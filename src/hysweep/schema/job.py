@@ -19,6 +19,7 @@ class Job:
     prepare    commands (argv without the Python) to run first on the head, each idempotent
     requires   versions that packages of the node must have where they are installed: {name: specifier}
     ray_cpus, ray_gpus      what each node offers to Ray; None: Ray's own count
+    least_cpus              of a node that the trainer's actors take; with fewer it would wait for ever
     object_store_gib        Ray's shared memory a node; None: Ray's own choice
     total_steps             of the whole training, where known: for progress
     hung_after_min          without a sign of life for so long, it is ended
@@ -39,6 +40,7 @@ class Job:
     gpus_per_node: int = 1
     ray_cpus: int | None = None
     ray_gpus: int | None = None
+    least_cpus: int = 0
     object_store_gib: float | None = None
     timeout_min: float = 240
     ray_boot_timeout_s: int = 300

@@ -73,6 +73,7 @@ from hysweep.track import (
     StudyDirectory,
     TrialDirectory,
     Verdict,
+    began_from,
     checkpoint_step,
     curve_of,
     exactly,
@@ -631,9 +632,8 @@ class Controller:
             return False
         if action.needs_progress:
             # of another run by the scheduler that was never begun there may be a directory
-            rows = [trial.attempt(n).metrics() for n in range(1, state.attempt + 1)]
-            steps = [of_one[-1][0] if of_one else 0 for of_one in rows]
-            return steps[-1] > max([0, *steps[:-1]])
+            began = began_from([trial.attempt(n).metrics() for n in range(1, state.attempt + 1)])
+            return checkpoint_step(trial.checkpoints) > began
         alike = self._ledger.ends_alike(trial.number, state.attempt, cause) + 1
         return action.retries is None or alike <= action.retries
 

@@ -16,7 +16,7 @@ from hysweep.track.files import (
     write_json,
     write_text,
 )
-from hysweep.track.metrics import curve_of, logged, matching
+from hysweep.track.metrics import began_from, curve_of, logged, matching
 from hysweep.track.records import Booking, Claim, End, State, Status
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "TrialDirectory",
     "Verdict",
     "append_line",
+    "began_from",
     "checkpoint_step",
     "curve_of",
     "exactly",

@@ -62,7 +62,7 @@ class Action:
 
     verdict       what the study is told when no attempt is left
     retries       further attempts; None: as many as the budget allows
-    needs_progress  a further attempt only if the last one came further than the one before
+    needs_progress  a further attempt only if the last one saved a checkpoint: else it would come as far again
     climbs        a further attempt only with less memory, one rung up the ladder of its phase
     elsewhere     the nodes that the end blames are not used again
     stops_study   the study stops when its first three trials end so

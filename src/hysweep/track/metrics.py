@@ -6,7 +6,7 @@ verl makes names of the data: `val-core/math_dapo/acc/mean@16` (16 answers are d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 Steps = Mapping[int, Mapping[str, float]]
 
@@ -21,6 +21,17 @@ def matching(metric: str, names: Iterable[str]) -> list[str]:
 
 def logged(steps: Steps) -> set[str]:
     return {name for data in steps.values() for name in data}
+
+
+def began_from(attempts: Sequence[Sequence[tuple[int, Mapping[str, float]]]]) -> int:
+    """The step that the last of a trial's attempts, each as its rows, went on from; 0: it began anew. One that has said
+    nothing went on from no more than the others came to."""
+    *before, last = attempts
+    if not last:
+        return max((rows[-1][0] for rows in before if rows), default=0)
+    step, said = last[0]
+    is_validation = all(name.startswith("val") for name in said)  # before it trains: of the step that it goes on from
+    return step if is_validation else step - 1
 
 
 def curve_of(steps: Steps, metric: str) -> list[tuple[int, float]]:
