@@ -450,6 +450,8 @@ class Controller:
             if job.started is not None and state.job_id is not None:
                 self._started[state.job_id] = job.started
             if job.is_over:
+                # it may have run once more between the look at its attempts and that at the queue
+                state = self._follow_reruns(trial, state)
                 self._after_attempt(trial, state, job)
                 continue
             state = self._note(trial, state, job)
@@ -530,7 +532,7 @@ class Controller:
             self._stop(trial, state, Cause.PRUNED, reason)
         self._search.mark_judged(number, last)
 
-    def _follow_reruns(self, trial: TrialDirectory, state: State) -> None:
+    def _follow_reruns(self, trial: TrialDirectory, state: State) -> State:
         """A scheduler may have run the job again by itself: each run is an attempt, whose directory the node made."""
         while (later := _later_run(trial, state)) is not None:
             end = trial.attempt(state.attempt).end()
@@ -548,6 +550,8 @@ class Controller:
             self._promise(trial, self._job_of(trial, state.attempt))
             if state.ending is None and self._is_beyond(self._ledger.at_most()):
                 self._stop(trial, state, cause, f"{reason}; the budget has no room for that")
+                state = self._trials.state(trial)
+        return state
 
     def _others(self, number: int, metric: str) -> list[Other]:
         """What the trial is compared with: all others, each read once after it has ended."""

@@ -71,6 +71,7 @@ def _may_have_job(trial: TrialDirectory, events: list[dict[str, Any]]) -> bool:
     state = trial.state_if_legible()
     if state is None:
         state, _ = last_known(trial, events)
-        if state.attempt and trial.attempt(state.attempt).end() is not None:
+        begun = [a for a in trial.attempts() if a.claimed() is not None]
+        if begun and begun[-1].end() is not None:
             return False
     return state.status in (Status.SUBMITTING, Status.SUBMITTED)

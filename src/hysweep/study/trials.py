@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +16,18 @@ class Trials:
     def __init__(self, directory: StudyDirectory) -> None:
         self._directory = directory
         self._all = {t.number: t for t in directory.trials()}
-        self._states = {number: trial.state() for number, trial in self._all.items()}
+        self._states = self._read_states()
         self._live = {number for number, state in self._states.items() if not state.is_final}
         self._by_id = {trial.id: number for number, trial in self._all.items()}
+
+    def _read_states(self) -> dict[int, State]:
+        """What was damaged from outside is made again: no job of it is run twice, or left to itself."""
+        said = {number: trial.state_if_legible() for number, trial in self._all.items()}
+        events = events_by_trial(self._directory) if None in said.values() else {}
+        return {
+            number: state or self._all[number].save(last_known(self._all[number], events.get(number, []))[0])
+            for number, state in said.items()
+        }
 
     def __len__(self) -> int:
         return len(self._all)
@@ -96,16 +105,16 @@ def events_by_trial(directory: StudyDirectory) -> dict[int, list[dict[str, Any]]
 def last_known(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[State, str]:
     """The last state of a trial whose state.json cannot be read, and where that is from. What it cannot say is looked
     for by the controller's next step."""
-    claimed = [a for a in trial.attempts() if a.claimed() is not None]
-    newest = max((a.number for a in trial.attempts() if a.is_prepared), default=0)
+    claims = {a.number: claim for a in trial.attempts() if (claim := a.claimed()) is not None}
+    prepared = [a.number for a in trial.attempts() if a.is_prepared]
     rungs = sum(1 for e in events if e.get("event") == "ended" and e.get("cause") == Cause.RUNG)
-    for event in reversed(events):
+    for at, event in reversed(list(enumerate(events))):
         with suppress(KeyError, ValueError, TypeError):
             if event["event"] == "ended":
                 value = event.get("value")
                 state = State(
                     Status.ENDED,
-                    attempt=newest,
+                    attempt=_last_ended(events[:at]) or max(prepared, default=0),
                     job_id=next((str(e["job"]) for e in reversed(events) if e.get("event") == "submitted"), None),
                     cause=Cause(event["cause"]),
                     reason=str(event.get("reason") or ""),
@@ -114,10 +123,22 @@ def last_known(trial: TrialDirectory, events: list[dict[str, Any]]) -> tuple[Sta
                     rungs=rungs,
                 )
                 return state, "events.jsonl"
-            if event["event"] in ("submitted", "rerun"):
-                if event["attempt"] < newest:
-                    break  # it went on after that
-                return State(Status.SUBMITTED, event["attempt"], str(event["job"]), rungs=rungs), "events.jsonl"
-    if newest:
-        return State(Status.SUBMITTING, newest, rungs=rungs), "its attempts" if claimed else "its job files"
+            if event["event"] in ("submitted", "rerun"):  # of later runs of the same job there may be directories
+                return State(Status.SUBMITTED, int(event["attempt"]), str(event["job"]), rungs=rungs), "events.jsonl"
+            if event["event"] in ("retry", "promoted") and (ended := _last_ended(events[:at])):
+                is_begun = trial.attempt(ended + 1).is_prepared
+                status, number = (Status.SUBMITTING, ended + 1) if is_begun else (Status.CREATED, ended)
+                return State(status, number, rungs=rungs), "events.jsonl"
+    if claims:  # the first run of the job that was submitted last
+        newest = claims[max(claims)]
+        first = min((n for n, claim in claims.items() if claim.job and claim.job == newest.job), default=max(claims))
+        return State(Status.SUBMITTING, first, rungs=rungs), "its attempts"
+    if prepared:
+        return State(Status.SUBMITTING, min(prepared), rungs=rungs), "its job files"
     return State(), "its directory, where no attempt is"
+
+
+def _last_ended(events: Sequence[dict[str, Any]]) -> int | None:
+    """The attempt that ended last, as the events of its trial have it."""
+    ended = (e.get("attempt") for e in reversed(events) if e.get("event") == "attempt_ended")
+    return next((n for n in ended if isinstance(n, int)), None)

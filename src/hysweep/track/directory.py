@@ -181,8 +181,8 @@ class TrialDirectory:
         return read_record(self.path / "point.json") or {}
 
     def state(self) -> State:
-        """Where the trial stands. A state that was damaged from outside is that of a trial that nobody has
-        submitted: the controller then finds its attempts by their claims, and runs none of them again."""
+        """Where the trial stands. One that was damaged from outside looks as if nobody had submitted it, until whoever
+        drives the study makes it again."""
         return self.state_if_legible() or State()
 
     def state_if_legible(self) -> State | None:
