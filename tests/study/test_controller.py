@@ -19,7 +19,7 @@ from hysweep.schema import BadInput, Problem
 from hysweep.study import define, load_definition
 from hysweep.study.controller import OLD_NEWS_S, Controller
 from hysweep.study.pruners import bar_of
-from hysweep.track import Cause, Claim, End, Status, StudyDirectory, TrialDirectory, began_from
+from hysweep.track import AttemptDirectory, Cause, Claim, End, Status, StudyDirectory, TrialDirectory, began_from
 
 from .fake import FakeLauncher
 
@@ -450,6 +450,27 @@ def test_runs_of_a_job_that_never_began_lie_between_two_that_did(composer: Compo
             pass
     assert causes(directory) == [Cause.COMPLETED]
     assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "node_fail"), (4, "completed")]
+
+
+def test_a_run_that_began_and_ended_while_the_queue_was_asked_is_not_lost(composer: Composer) -> None:
+    class Quick(FakeLauncher):
+        def states(self, job_ids):
+            ids = list(job_ids)
+            if (job := next(iter(ids), "")).endswith("/1") and job not in self.runs:
+                first = AttemptDirectory(Path(job))
+                first.finish(End(Cause.PREEMPTED, started=1.0, ended=2.0))
+                third = first.trial.attempt(3)
+                third.prepare(first.job())
+                third.claim(Claim("h", 1, 0.0, job=job))
+                self.run_again(job, third)
+                while not super().states(ids)[job].is_over:
+                    pass
+            return super().states(ids)
+
+    directory, fake = begin(composer, "cluster.launcher=slurm"), Quick(rising)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and len(fake.submitted) == 1
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "preempted"), (3, "completed")]
 
 
 def test_a_job_that_was_forgotten_before_it_began_is_submitted_as_often_as_it_takes(composer: Composer) -> None:

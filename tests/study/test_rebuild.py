@@ -14,7 +14,7 @@ from hysweep.compose import Composer
 from hysweep.schema import BadInput
 from hysweep.study.controller import Controller
 from hysweep.study.rebuild import rebuild
-from hysweep.track import Cause, StudyDirectory
+from hysweep.track import Cause, Claim, StudyDirectory
 
 from .fake import FakeLauncher
 from .test_controller import LR, begin, by_lr, causes, finish, optuna_trials, rising
@@ -172,3 +172,54 @@ def test_the_verb_says_what_it_did(composer: Composer, capsys: pytest.CaptureFix
     assert "restored trial 1: completed, from events.jsonl" in said and "from 2 trials: 2 completed" in said
     assert verb(directory.path, True) == 0
     assert json.loads(capsys.readouterr().out) == {"trials": {"completed": 2}, "restored": []}
+
+
+@pytest.mark.parametrize("rebuilds", [True, False])
+def test_a_lost_state_of_a_job_that_the_scheduler_runs_again_is_that_of_the_same_job(
+    composer: Composer, rebuilds: bool
+) -> None:
+    """Its second run never began, its third one did; of a fourth, nodes have made a directory and no more."""
+    directory, fake = begin(composer, "cluster.launcher=slurm"), FakeLauncher(rising)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    (trial,) = directory.trials()
+    job, written = trial.state().job_id, trial.attempt(1).job()
+    for number in (2, 3, 4):
+        trial.attempt(number).prepare(written)
+    trial.attempt(3).claim(Claim("h", 1, 0.0, job=job))
+    fake.run_again(job, trial.attempt(3))
+    (trial.path / "state.json").write_text("{torn")
+    if rebuilds:
+        again(directory, fake)
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and fake.submitted == [job]
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "node_fail"), (3, "completed")]
+
+
+def test_a_trial_whose_state_is_lost_is_cancelled_with_its_job(composer: Composer) -> None:
+    directory, fake = begin(composer, "rollout.n=2"), FakeLauncher(lambda p, a: [0.1] * 50)
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    (trial,) = directory.trials()
+    (trial.path / "state.json").write_text("")
+    trial.request_cancel()
+    finish(directory, fake)
+    assert causes(directory) == [Cause.CANCELLED] and fake.cancelled == {str(trial.attempt(1).path)}
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "cancelled")]
+
+
+def test_an_attempt_of_which_no_event_tells_is_found_by_what_its_trial_did_last(composer: Composer) -> None:
+    """Its controller was killed between the submission of the second attempt and the line that tells of it."""
+    directory, fake = begin(composer, "rollout.n=2"), FakeLauncher(rising, {(0, 1): Cause.PREEMPTED})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        while len(fake.submitted) < 2:
+            c.tick()
+    (trial,) = directory.trials()
+    events = (directory.path / "events.jsonl").read_text().splitlines(keepends=True)
+    assert json.loads(events.pop())["event"] == "submitted"
+    (directory.path / "events.jsonl").write_text("".join(events))
+    trial.attempt(3).prepare(trial.attempt(1).job())
+    (trial.path / "state.json").write_text("")
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED] and len(fake.submitted) == 2
+    assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "preempted"), (2, "completed")]
