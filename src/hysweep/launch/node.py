@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hysweep.launch import command, ending, processes, reach
 from hysweep.launch.allocation import Allocation
@@ -481,6 +482,23 @@ def leave(attempt: AttemptDirectory, who: Claim) -> int:
     return 0
 
 
+def _run_of(submitted: AttemptDirectory, allocation: Allocation) -> AttemptDirectory:
+    """The attempt that this run of a job is. A scheduler that was killed counts fewer runs than there were: then it is
+    the last one that began, and whoever has that is met there."""
+    counted = submitted.number + allocation.restarts
+    later = (a for a in submitted.trial.attempts() if a.number > counted)
+    begun = [a for a in later if (claim := a.claimed()) is not None and claim.job == allocation.job]
+    return begun[-1] if begun else submitted.trial.attempt(counted)
+
+
+def _prepare(submitted: AttemptDirectory, attempt: AttemptDirectory, job: dict[str, Any]) -> None:
+    """Runs that never came so far were attempts too. What an earlier job left of one that never began was for that job.
+    By one node alone: on several, processes of one number would write to one file."""
+    for run in (submitted.trial.attempt(n) for n in range(submitted.number + 1, attempt.number + 1)):
+        if run.claimed() is None:
+            run.prepare(job)
+
+
 def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
     """One rank of a SLURM job."""
     try:
@@ -488,7 +506,7 @@ def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
     except BadInput as e:
         say(str(e))
         return 2
-    attempt = submitted.trial.attempt(submitted.number + allocation.restarts)
+    attempt = _run_of(submitted, allocation)
     written = submitted.job()
     if written is None:
         say(f"{submitted.path}/job.json is missing or cannot be read")
@@ -496,15 +514,18 @@ def _in_allocation(submitted: AttemptDirectory, cluster: MakeCluster) -> int:
     if (end := _final_end(submitted, attempt)) is not None:
         say(f"the scheduler runs the job again, but what it is for ended: {end.cause}")
         return 0 if end.cause.is_as_planned else 1
-    # runs that never came so far were attempts too
-    for run in (submitted.trial.attempt(n) for n in range(submitted.number + 1, attempt.number + 1)):
-        if not run.is_prepared:
-            run.prepare(written)
-    with open(attempt.node_log_of(allocation.rank), "ab", buffering=0) as log:
-        os.dup2(log.fileno(), sys.stdout.fileno())
-        os.dup2(log.fileno(), sys.stderr.fileno())
-    local_dir = Job.from_dict(written).site.local_dir
     is_first = allocation.rank == 0
+    try:
+        if is_first:
+            _prepare(submitted, attempt, written)
+        attempt.path.mkdir(parents=True, exist_ok=True)
+        with open(attempt.node_log_of(allocation.rank), "ab", buffering=0) as log:
+            os.dup2(log.fileno(), sys.stdout.fileno())
+            os.dup2(log.fileno(), sys.stderr.fileno())
+    except OSError as e:
+        say(f"{type(e).__name__}: {e}")
+        return 2
+    local_dir = Job.from_dict(written).site.local_dir
     node = _fork()
     if node:
         return guard(node, lambda: end_all(attempt, not is_first or is_of(attempt, node), allocation.rank, local_dir))

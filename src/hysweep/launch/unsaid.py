@@ -27,7 +27,10 @@ _NOT_THERE = re.compile(
     r"|(?P<module>(?:ModuleNotFoundError: |\S*python\S*: )No module .*)"
     r"|(?P<option>srun: (?:unrecognized|invalid) option.*)"
 )
-_LOUD = re.compile(rf"(?:srun|slurmstepd\S*): error: |{_NOT_THERE.pattern}|.*(?:No such file|not found|rror:)")
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+_LOUD = re.compile(
+    rf"(?:srun|slurmstepd\S*): error: |{_NOT_THERE.pattern}|.*(?:No such file|not found|rror:|{_FULL.pattern})"
+)
 _SET_UP_ENDED = re.compile(re.escape(SET_UP_ENDED) + r"(?P<code>\d+)$")
 # What a node's own slurmstepd says of a job that the scheduler ends; why, it says only of its own doings.
 _TAKEN = re.compile(
@@ -89,6 +92,8 @@ def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
             reason = f"the scheduler sent SIGUSR2 to {task['nodes']}"  # before a Python there could take it
             return End(Cause.PREEMPTED, Phase.START, reason=reason, lines=loud)
         has_exited = (code := re.search(r"exit code (\d+)", task["how"])) is not None and int(code[1]) < 128
+        if has_exited and _FULL.search(own):
+            return End(Cause.DISK_FULL, Phase.START, reason=reason, lines=loud)
         # of a module all nodes are short, though srun may have ended some before they said so
         if has_exited and len(blamed) < nodes and kind != "module":
             return End(Cause.RAY_BOOT, Phase.START, reason=reason, lines=loud, nodes=tuple(blamed))
