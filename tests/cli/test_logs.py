@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hysweep.track import AttemptDirectory, Cause, End, State, Status, StudyDirectory, TrialDirectory, write_json
+from hysweep.track import AttemptDirectory, Cause, Claim, End, State, Status, StudyDirectory, TrialDirectory, write_json
 
 from .warm import warm
 
@@ -80,6 +80,34 @@ def test_the_newest_attempt_or_the_one_that_is_named(study: StudyDirectory) -> N
     attempt(of, 2, driver="second\n")
     assert warm(["logs", "outputs/s", "0"], {}).stdout == "second\n"
     assert warm(["logs", "outputs/s", "0", "--attempt", "1"], {}).stdout == "first\n"
+
+
+def test_what_was_made_of_an_attempt_that_never_began_is_not_the_newest(study: StudyDirectory) -> None:
+    """Other nodes of a job whose first one never came have made two more; then the second was submitted anew."""
+    of = trial(study)
+    of.save(State(Status.SUBMITTED, attempt=2, job_id="8"))
+    attempt(of, 1, driver="first\n")
+    attempt(of, 2, driver="second\n")
+    attempt(of, 3)
+    assert warm(["logs", "outputs/s", "0"], {}).stdout == "second\n"
+    attempt(of, 4).claim(Claim("n1", 1, 0.0, job="8"))
+    assert "attempts/4 has no driver.log" in warm(["logs", "outputs/s", "0"], {}).stderr
+
+
+def test_runs_that_never_began_are_passed_over(
+    study: StudyDirectory, follower: Callable[..., subprocess.Popen[str]]
+) -> None:
+    of = trial(study)
+    of.save(State(Status.SUBMITTED, attempt=1, job_id="x"))
+    attempt(of, 1, driver="first\n")
+    follows = follower("0")
+    assert follows.stdout and follows.stdout.readline() == "first\n"
+    attempt(of, 2)
+    attempt(of, 4, driver="fourth\n").claim(Claim("n1", 1, 0.0, job="x"))
+    assert follows.stdout.readline() == "fourth\n"
+    of.save(State(Status.ENDED, attempt=4, job_id="x", cause=Cause.COMPLETED))
+    _, said = follows.communicate(timeout=30)
+    assert follows.returncode == 0 and "attempt 2" not in said and "attempt 4" in said
 
 
 def test_a_rank_that_no_node_has(study: StudyDirectory) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hysweep.launch.unsaid import read_unsaid
-from hysweep.schema.job import Job
 from hysweep.track import AttemptDirectory, Cause, Claim, End
 from tests.launch.attempts import BARE, end_of, runs
 

@@ -80,7 +80,7 @@ def logs(path: Path, address: str | None, rank: int | None, number: int | None, 
     """Returns 0, or 1 where there is nothing to print."""
     directory = directory_at(path)
     trial = trial_at(directory, address) if address is not None else _only(directory)
-    attempt = _attempt(trial, number)
+    attempt = _attempt(trial, number, rank)
     nodes = (attempt.job() or {}).get("nodes")
     if rank is not None and isinstance(nodes, int) and rank >= nodes:
         one = "one node, of rank 0" if nodes == 1 else f"{nodes} nodes, of ranks 0 to {nodes - 1}"
@@ -91,9 +91,11 @@ def logs(path: Path, address: str | None, rank: int | None, number: int | None, 
         if follow or is_tty:
             say(f"trial {trial.number} ({trial.id[:6]}), attempt {attempt.number}", err=True)
         tails = [Tail(file) for file in _files(attempt, rank)]
-        if follow and not _follow(directory, trial, attempt, tails, printer):
-            return 0
-        if not follow:
+        if follow:
+            if (following := _follow(directory, trial, attempt, rank, tails, printer)) is None:
+                return 0
+            attempt = following
+        else:
             for tail in tails:
                 printer.print(tail)
             if not printer.has_printed:
@@ -101,38 +103,42 @@ def logs(path: Path, address: str | None, rank: int | None, number: int | None, 
                 why = _why_nothing(trial)
                 say(f"nothing yet: {attempt.path} has no {names}, or it is empty{why}", err=True)
             return 0 if printer.has_printed else 1
-        attempt = trial.attempt(attempt.number + 1)
 
 
 def _follow(
-    directory: StudyDirectory, trial: TrialDirectory, attempt: AttemptDirectory, tails: Sequence[Tail], printer: Printer
-) -> bool:
-    """Print an attempt to its end. True when there is a next one."""
+    directory: StudyDirectory,
+    trial: TrialDirectory,
+    attempt: AttemptDirectory,
+    rank: int | None,
+    tails: Sequence[Tail],
+    printer: Printer,
+) -> AttemptDirectory | None:
+    """Print an attempt to its end. Returns the one that began after it."""
     has_told, waits_for = False, ""
     while True:
         # looked at first: what was written before it is printed below
         end = attempt.end()
-        has_next = trial.attempt(attempt.number + 1).path.is_dir()
+        following = next((a for a in _begun(trial, rank) if a.number > attempt.number), None)
         state = trial.state()
         for tail in tails:
             printer.print(tail)
         if end is not None and not has_told:
             has_told = True
             say(f"attempt {attempt.number}: {end.cause}" + (f": {end.reason}" if end.reason else ""), err=True)
-        if has_next:
-            return True
+        if following is not None:
+            return following
         if state.is_final:
             if end is None:
                 say(f"it ended by {state.cause}: {state.reason}", err=True)
-            return False
+            return None
         if attempt.claimed() is None and state.reason not in ("", waits_for):
             waits_for = state.reason
             say(f"waits: {waits_for}", err=True)
         if state.is_refused:
-            return False
+            return None
         if end is not None and not (directory.path / "driver.json").exists() and not _may_run_again(attempt):
             say(f"nobody drives the study: hysweep resume {directory.path}", err=True)
-            return False
+            return None
         time.sleep(LOOK_S)
 
 
@@ -169,13 +175,23 @@ def _only(directory: StudyDirectory) -> TrialDirectory:
     raise BadInput(Problem("TRIAL", "not given", why, cure))
 
 
-def _attempt(trial: TrialDirectory, number: int | None) -> AttemptDirectory:
+def _begun(trial: TrialDirectory, rank: int | None) -> list[AttemptDirectory]:
+    """But for what a job, or who drives the study, has made of one that never began."""
+    newest = trial.state().attempt
+    return [
+        a
+        for a in trial.attempts()
+        if a.number <= newest or a.claimed() is not None or any(file.exists() for file in _files(a, rank))
+    ]
+
+
+def _attempt(trial: TrialDirectory, number: int | None, rank: int | None) -> AttemptDirectory:
     attempts = trial.attempts()
     if not attempts:
         why = f"trial {trial.number} has none yet{_why_nothing(trial)}"
         raise BadInput(Problem("--attempt", number or "newest", why, "look with `hysweep status`"))
     if number is None:
-        return attempts[-1]
+        return (_begun(trial, rank) or attempts)[-1]
     if number not in [a.number for a in attempts]:
         there = ", ".join(str(a.number) for a in attempts)
         raise BadInput(Problem("--attempt", number, f"trial {trial.number} has no such", f"there is {there}"))
