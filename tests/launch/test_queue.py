@@ -133,6 +133,22 @@ def test_a_running_job_has_not_ended_and_a_held_one_says_so() -> None:
     assert "scontrol release 10" in stuck.as_state().reason
 
 
+@pytest.mark.parametrize(
+    "why",
+    [
+        "launch_failed_requeued_held",
+        "(launch failed requeued held)",
+        "Launch failed requeued held",
+        "JobHoldMaxRequeue",
+    ],
+)
+def test_what_a_site_s_nodes_cannot_launch_is_kept_back_under_several_names(why: str) -> None:
+    """Where the site sets nohold_on_prolog_fail it is put back to the queue, some times; then it is held too."""
+    (found,) = queue.read_squeue(f"10|PENDING||N/A|N/A|N/A|{why}|s-0000-a1-x")
+    state = found.as_state()
+    assert state.is_stuck and not state.is_held and state.reason.endswith("; scontrol release 10")
+
+
 @given(st.text())
 def test_garbage_is_no_job(text: str) -> None:
     assert all(r.state in queue.STATES for r in queue.read_squeue(text) + queue.read_sacct(text))

@@ -115,6 +115,27 @@ def test_what_no_node_can_launch_is_left_and_told(composer: Composer) -> None:
     assert causes(directory) == [Cause.CANCELLED]
 
 
+def test_what_fails_again_before_the_next_look_is_counted_too(composer: Composer, monkeypatch) -> None:
+    """A tick every few minutes sees it kept back each time, and would cost the site a node each time."""
+    directory, fake = begin(composer, "rollout.n=2", "study.notify.command='true'"), Launching(99)
+    hold = fake.hold
+
+    def in_vain(job_ids, release=False):
+        done = hold(job_ids, release)
+        fake.is_stuck = True
+        return done
+
+    fake.hold = in_vain  # type: ignore[method-assign]
+    ticks(directory, fake, 6)
+    assert directory.trials()[0].state().failed_launches == 1, "not heard yet, as far as can be told"
+    monkeypatch.setattr(controller, "OLD_NEWS_S", -1.0)
+    before = fake.released
+    for _ in range(8):
+        ticks(directory, fake, 1)
+    assert fake.released - before == LAUNCHES - 2
+    assert (directory.path / "notified.jsonl").read_text().count("waits for you") == 1
+
+
 def test_while_paused_nothing_is_let_go(composer: Composer) -> None:
     directory, fake = begin(composer, "rollout.n=2"), Launching(0)
     ticks(directory, fake, 1)

@@ -31,7 +31,7 @@ class JobState:
     cause    why it ended, where the launcher knows and the node could not write its end.json
     submitted, started, ended  unix seconds by the scheduler's record, None where it does not say (yet)
     is_held  it waits because its user said so
-    is_stuck it could not be launched on its nodes, and waits until somebody lets it go
+    is_stuck it could not be launched on its nodes, or too often, and waits until somebody lets it go
     nodes    where it runs or ran, as the scheduler writes a list of them
     expected when the scheduler means to start it
     name     what the scheduler calls it, where it calls jobs by name

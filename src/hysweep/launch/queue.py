@@ -47,8 +47,11 @@ ENDED: dict[str, Cause | None] = {
 }
 STATES = WAITING | RUNNING | set(ENDED)
 
-# Why a job waits whose node had a fault: in its prolog, its memory, its disk. scontrol says it with underscores.
-_STUCK = "launch failed requeued held"
+# Why a job waits whose nodes had a fault: in their prolog, their memory, their disk. scontrol says it with underscores.
+_STUCK = {
+    "launch failed requeued held": "a node could not launch it",
+    "jobholdmaxrequeue": "it was put back to the queue as often as the site allows",
+}
 _TIMEOUT = 60.0  # seconds for a command of a controller that does not answer
 _SILENT_AFTER = 3.0
 _SQUEUE = "%i|%T|%N|%S|%e|%V|%r|%j"
@@ -128,15 +131,15 @@ class Record:
             if self.state in HALTED:
                 reason = f"the scheduler says {self.state}"
             return JobState(JobStatus.RUNNING, reason, None, *times, nodes=self.nodes, name=self.name)
-        is_held, is_stuck = self.detail.startswith("JobHeld"), self.detail.replace("_", " ") == _STUCK
-        reason = f"{self.detail}: a node could not launch it; scontrol release {self.job}" if is_stuck else self.detail
+        stuck = _STUCK.get(self.detail.strip("()").replace("_", " ").lower())
+        reason = f"{self.detail}: {stuck}; scontrol release {self.job}" if stuck else self.detail
         # squeue's start of a job that waits is when it is expected to
         return JobState(
             JobStatus.PENDING,
             reason,
             submitted=self.submitted,
-            is_held=is_held,
-            is_stuck=is_stuck,
+            is_held=self.detail.startswith("JobHeld"),
+            is_stuck=stuck is not None,
             expected=self.started,
             name=self.name,
         )

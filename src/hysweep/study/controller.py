@@ -371,7 +371,9 @@ class Controller:
             stuck = [(t, s, j) for t, s in group if (j := looks.get(t.number)) and j.is_stuck and s.ending is None]
             to_release = []
             for trial, state, job in stuck:
-                if state.reason != job.reason:  # another time
+                # another time; between two looks that are far apart it may have been let go and kept back again
+                is_again = state.reason != job.reason or now() - state.updated > OLD_NEWS_S
+                if is_again and state.failed_launches < LAUNCHES:
                     state = self._trials.save(trial, state.but(failed_launches=state.failed_launches + 1))
                 if state.failed_launches < LAUNCHES:
                     to_release.append(state.job_id or "")
