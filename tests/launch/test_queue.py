@@ -138,6 +138,12 @@ def test_a_running_job_has_not_ended_and_a_held_one_says_so() -> None:
     [
         "launch_failed_requeued_held",
         "(launch failed requeued held)",
+        "LAUNCH FAILED requeued held",
+        "JobHoldMaxRequeue",
+    ],
+    [
+        "launch_failed_requeued_held",
+        "(launch failed requeued held)",
         "Launch failed requeued held",
         "JobHoldMaxRequeue",
     ],
