@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from hysweep.launch.sbatch import SET_UP_ENDED
-from hysweep.launch.unsaid import read_unsaid
-from hysweep.track import Cause
+from hysweep.launch.unsaid import read_unsaid, unsaid
+from hysweep.track import AttemptDirectory, Cause, write_json
 
 ENDED_BY_SRUN = ["srun: launch/slurm: _step_signal: Terminating StepId=7.0", "srun: error: node1: task 0: Terminated"]
 
@@ -151,3 +154,31 @@ def test_the_first_that_ended_badly(lines: list[str], cause: Cause, nodes: tuple
 
 def test_nothing_loud_is_no_end() -> None:
     assert read_unsaid(["hello", *ENDED_BY_SRUN[:1]], 2) is None
+
+
+@pytest.mark.parametrize("nodes", ["two", None, [2], {}])
+def test_a_job_of_which_somebody_changed_the_nodes_ends_in_words(tmp_path: Path, nodes: object) -> None:
+    attempt = AttemptDirectory(tmp_path / "1")
+    attempt.path.mkdir()
+    write_json(attempt.path / "job.json", {"nodes": nodes})
+    (attempt.path / "slurm-7.log").write_text("srun: error: n1: task 0: Exited with exit code 1\n")
+    end = unsaid(attempt)
+    assert end and end.cause is Cause.UNKNOWN
+
+
+def test_a_log_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    attempt = AttemptDirectory(tmp_path / "1")
+    (attempt.path / "slurm-7.log").mkdir(parents=True)
+    write_json(attempt.path / "job.json", {"nodes": 1})
+    assert unsaid(attempt) is None
+
+
+def test_a_line_without_end_takes_no_time() -> None:
+    began = time.process_time()
+    for start, rest in (
+        ("", "python"),
+        ("x: line 1: 1 A", " "),
+        ("srun: error: n1: task 0: Exited with exit code ", "9"),
+    ):
+        read_unsaid([start + rest * 20000] * 3, 1)
+    assert time.process_time() - began < 0.5

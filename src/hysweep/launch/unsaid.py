@@ -5,6 +5,7 @@ A Python that does not start on one node has srun end the others, before there i
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterable, Sequence
@@ -14,8 +15,10 @@ from hysweep.launch.sbatch import SET_UP_ENDED
 from hysweep.schema import BadInput
 from hysweep.schema.hostlist import hosts
 from hysweep.track import AttemptDirectory, Cause, End, Phase
+from hysweep.track.files import pass_over
 
 _TAIL = 65536  # bytes
+_LINE = 1000  # characters: no word of the scheduler's is as long, and a line of progress bars takes its time
 # "srun: error: node[2-3]: tasks 1-2: Exited with exit code 3"; those that srun ended itself are "Terminated"
 _TASK = re.compile(r"srun: error: (?P<nodes>\S+): tasks? [\d,-]+: (?P<how>Exited with exit code \d+|.*)$")
 _TOLD_TO_LEAVE = "User defined signal 2"  # as a shell calls SIGUSR2, which the scheduler alone sends
@@ -49,19 +52,26 @@ _CURE = "; see cluster.python, setup, modules, container and srun_args"
 
 def unsaid(attempt: AttemptDirectory) -> End | None:
     """None where nothing was said either."""
-    logs = sorted(attempt.path.glob("slurm-*.log"), key=lambda p: p.stat().st_mtime)
-    written = attempt.job()
-    if not logs or written is None:
+    if (written := attempt.job()) is None:
         return None
-    with open(logs[-1], "rb") as file:
-        file.seek(max(0, logs[-1].stat().st_size - _TAIL))
-        text = file.read().decode(errors="replace")
-    return read_unsaid([line.strip() for line in text.splitlines() if line.strip()], written.get("nodes", 1))
+    try:
+        logs = sorted(attempt.path.glob("slurm-*.log"), key=lambda p: p.stat().st_mtime)
+        if not logs:
+            return None
+        with open(logs[-1], "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            text = file.read().decode(errors="replace")
+    except OSError as e:
+        pass_over(e)
+        return None
+    nodes = written.get("nodes")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return read_unsaid(lines, nodes if isinstance(nodes, int) else 1)
 
 
 def read_unsaid(lines: Iterable[str], nodes: int) -> End | None:
     """From the log of a job on so many nodes. What failed alike on all of them is no fault of a node."""
-    lines = list(lines)
+    lines = [line[:_LINE] for line in lines]
     if ended := next((found for line in reversed(lines) if (found := _SET_UP_ENDED.match(line))), None):
         return _of_set_up(int(ended["code"]), lines[: lines.index(ended[0])])
     loud = tuple(dict.fromkeys(line[:500] for line in lines if _LOUD.match(line)))[:12]
