@@ -452,6 +452,20 @@ def test_runs_of_a_job_that_never_began_lie_between_two_that_did(composer: Compo
     assert [(e.attempt, e.cause) for e in directory.ledger()] == [(1, "node_fail"), (4, "completed")]
 
 
+@pytest.mark.parametrize("name", ["attempts/2", "attempts/2/trial.yaml"])
+def test_what_lies_where_an_attempt_is_to_be_stops_no_study(composer: Composer, name: str) -> None:
+    directory, fake = begin(composer, "rollout.n=2,4"), FakeLauncher(rising, {(0, 1): Cause.PREEMPTED})
+    with Controller(directory, launchers=lambda name: fake) as c:
+        c.tick()
+    path = directory.trials()[0].path / name
+    if name.endswith("yaml"):
+        path.mkdir(parents=True)
+    else:
+        path.write_text("")
+    finish(directory, fake)
+    assert causes(directory) == [Cause.COMPLETED if name.endswith("yaml") else Cause.UNKNOWN, Cause.COMPLETED]
+
+
 def test_a_run_that_began_and_ended_while_the_queue_was_asked_is_not_lost(composer: Composer) -> None:
     class Quick(FakeLauncher):
         def states(self, job_ids):

@@ -103,7 +103,7 @@ class AttemptDirectory:
     def placement(self) -> str | None:
         try:
             return (self.path / "trial.yaml").read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # as good as none
             return None
 
     def claim(self, who: Claim) -> bool:
