@@ -347,7 +347,8 @@ class Controller:
         """Nothing that waits in a queue begins while the study is paused; what runs goes on."""
         for name, group in self._by_launcher().items():
             waiting = [(t, s, j) for t, s in group if (j := looks.get(t.number)) and s.ending is None]
-            queued = [(t, s) for t, s, j in waiting if j.state is JobStatus.PENDING and not j.is_held]
+            # what is stuck is kept back already, and need not say that it is by us too
+            queued = [(t, s) for t, s, j in waiting if j.state is JobStatus.PENDING and not (j.is_held or j.is_stuck)]
             held = [(t, s, j) for t, s, j in waiting if s.is_held]
             if self._is_paused and queued:
                 # noted first: whoever lets the study go on knows what was held
