@@ -141,12 +141,6 @@ def test_a_running_job_has_not_ended_and_a_held_one_says_so() -> None:
         "LAUNCH FAILED requeued held",
         "JobHoldMaxRequeue",
     ],
-    [
-        "launch_failed_requeued_held",
-        "(launch failed requeued held)",
-        "Launch failed requeued held",
-        "JobHoldMaxRequeue",
-    ],
 )
 def test_what_a_site_s_nodes_cannot_launch_is_kept_back_under_several_names(why: str) -> None:
     """Where the site sets nohold_on_prolog_fail it is put back to the queue, some times; then it is held too."""
