@@ -61,6 +61,8 @@ def test_the_help_of_each_verb_has_an_example(verb: str) -> None:
     [
         (["run", "trainer.lr=1"], "trainer.lr = 1: there is no such key; did you mean trainer.learning_rate"),
         (["run", "algorithm=grpoo"], "did you mean grpo"),
+        (["run", "-m", "trainer.learning_rate=uniform(1,2)"], "there is no range uniform(); write choice(a, b)"),
+        (["plan", "sweep=nosuch.yaml"], "sweep = nosuch.yaml: there is no such file; looked for /"),
         (["check", "algorithm=mine"], "one of your own: --config-dir DIR, where algorithm/mine.yaml is"),
         (["run", "--algorithm=grpo"], "an override has no dashes: algorithm=grpo"),
         (["explain", "oom"], "did you mean cuda_oom or host_oom?"),

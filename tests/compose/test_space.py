@@ -130,6 +130,8 @@ def test_the_configurations_own_values_as_a_point(composer: Composer) -> None:
     assert space.default() == {"algorithm": "grpo", "trainer.learning_rate": own.trainer.learning_rate}
     assert space_of(composer, "trainer.learning_rate: interval(0.5, 0.6)").default() is None
     assert space_of(composer, "rollout.n: [2, 3]\nalgorithm: [grpo]").default() is None
+    constant = space_of(composer, "algorithm: gspo\nrollout.n: [4, 8]\nzip: [{trainer.seed: 7}]").default()
+    assert constant == {"algorithm": "gspo", "rollout.n": own.rollout.n, "trainer.seed": 7}, "a constant is no choice"
 
 
 ALL = f"""
@@ -239,6 +241,9 @@ def test_counts_are_those_of_the_grid_and_no_point_comes_twice(first, second, lo
             "algorithm.clip_ratio_high: {when: algorithm == grpo, in: 0.3}",
             "is no range; write {when: algorithm == grpo",
         ),
+        ("trainer.learning_rate: {min: 1.0e-4, max: 1.0e-2}", "is no range; write choice(a, b), range("),
+        ("trainer.learning_rate: uniform(1e-4, 1e-2)", "1e-2): there is no range uniform(); write choice(a, b)"),
+        ("trainer.learning_rate: interval(1e-4, 1e-2", "interval(1e-4, 1e-2: a ( in it is not closed; close it"),
         ("algorithm.clip_ratio_high: [{when: algorithm == grpo}]", "is no range under a condition"),
         ("{rollout.n: 'choice(2, 4)', seeds: [1, 2147483648]}", "trainer.seed = 2147483648: is out of range"),
         ("{rollout.n: 'choice(2, 4)', filter: study.n_trials > 3}", "'study.n_trials' (at character 1) says how to"),

@@ -14,6 +14,8 @@ def test_the_nearest_names() -> None:
     assert nearest("trainer.lr", FIELDS)[0] == "trainer.learning_rate"
     assert set(nearest("actor.tensor", FIELDS)[:2]) == {"parallelism.tensor", "rollout.tensor"}
     assert nearest("rollout.temprature", FIELDS)[0] == "rollout.temperature"
+    assert nearest("trainer.learning_rat", FIELDS) == ["trainer.learning_rate"], "what is far less like it is left out"
+    assert nearest("GRPO", ["grpo", "rloo"]) == ["grpo"]
     assert nearest("zzz", FIELDS) == []
     assert nearest("oom", ["cuda_oom", "host_oom", "hung"]) == ["cuda_oom", "host_oom"]
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hysweep.schema import Objective
+from hysweep.compose import Composer
+from hysweep.schema import Objective, Study
 from hysweep.study import value_of
+from hysweep.study.objective import unmeasured
 from hysweep.track import curve_of
 
 CURVE = [(1, 0.0), (2, 1.0), (4, 0.5)]
@@ -57,3 +59,20 @@ def test_the_area_lies_between_the_lowest_and_the_highest(values: list[float], e
 def test_patterns(metric: str, expected: list[float]) -> None:
     steps = {1: {"val-core/gsm/acc/mean@8": 0.1, "val-core/gsm/acc/best@8": 0.2}, 2: {"critic/score/mean": 0.3}}
     assert [v for _, v in curve_of(steps, metric)] == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "overrides", "key"),
+    [
+        ("val-core/*/acc/mean@*", "trainer.validate_every=-1", "trainer.validate_every"),
+        ("val-core/own/acc/mean@8", "rollout.val_n=4", "rollout.val_n"),
+        ("val-core/own/acc/mean@4", "rollout.val_n=4", None),
+        ("val-aux/own/acc/best@2/mean", "rollout.val_n=4", None),
+        ("critic/score/mean", "trainer.validate_every=-1", None),
+    ],
+)
+def test_an_objective_that_no_validation_gives_is_told(
+    composer: Composer, metric: str, overrides: str, key: str | None
+) -> None:
+    found = unmeasured(composer.compose([overrides]).trial, Study(metric=metric))
+    assert [fault.key for fault in found] == ([key] if key else [])

@@ -66,7 +66,8 @@ def passed_keys_exist(t: Trial) -> Iterator[Problem]:
             stage = Stage.NEVER if key in keys else Stage.COMPOSE
             yield Problem(f"verl.{key}", value, history.why, cure, stage)
         elif key not in keys:
-            yield Problem(f"verl.{key}", value, f"verl {t.trainer.verl} has no such key", suggest(key, keys.defaults))
+            cure = suggest(key, keys.defaults, below="verl.")
+            yield Problem(f"verl.{key}", value, f"verl {t.trainer.verl} has no such key", cure)
     runs_somewhere = t.has_gpu or t.parallelism.engine != "megatron"  # else another rule has said so
     said = ("algorithm.filter_groups.", "actor_rollout_ref.actor.policy_loss.dro_beta")  # with its reason, above
     for key in ours if runs_somewhere else ():

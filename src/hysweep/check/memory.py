@@ -144,7 +144,7 @@ def _largest(least: int, above: int, fits: Callable[[int], bool]) -> int:
 def memory_is_known(t: Trial) -> Iterator[Problem]:
     """Advice: whether it fits cannot be looked at where nobody says what the GPUs have."""
     if t.has_gpu and t.cluster.gpu_memory_gib is None:
-        why = f"how much a {t.cluster.gpu} has is not said: whether it fits was not looked at"
+        why = f"how much memory each {t.cluster.gpu} has is not said: whether it fits was not looked at"
         cure = "give its GiB, as `nvidia-smi` shows them"
         yield Problem("cluster.gpu_memory_gib", "null", why, cure, Stage.NEVER, Severity.WARNING)
 

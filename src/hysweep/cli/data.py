@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hysweep.cli.say import cell, say
+from hysweep.cli.say import cell, console_for, say
 from hysweep.schema import BadInput, Problem, Severity
 
 SUFFIXES = (".parquet", ".json", ".jsonl", ".csv", ".arrow")  # of files, so of no directory
@@ -183,7 +183,6 @@ def _build_tiny_model() -> None:
 
 
 def _print_files(files: Sequence[Any], has_lengths: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from hysweep.data.check import shown
@@ -200,4 +199,4 @@ def _print_files(files: Sequence[Any], has_lengths: bool) -> None:
         spread = f.spread() or {}
         more = [str(spread.get(k, "")) for k in ("p50", "p99", "max")] + [f"{f.longer:,}"] if has_lengths else []
         table.add_row(cell(f.path), f.role, f"{f.rows:,}", f"{f.repeated:,}", cell("\n".join(told)), *more)
-    Console().print(table)
+    console_for().print(table)

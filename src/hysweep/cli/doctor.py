@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hysweep.check import Finding, examine
-from hysweep.cli.say import say
+from hysweep.cli.say import console_for, say
 from hysweep.compose import Composer
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _print_answer(answer: Answer) -> None:
         table.add_row(mark, name, Text(found), Text(bad[0].cure if bad else ""))
     if answer.problem:
         table.add_row("[red]bad[/]", "job", Text(answer.problem), Text(answer.refused.cure if answer.refused else ""))
-    Console().print(table)
+    console_for().print(table)
 
 
 def _each(by_node: Mapping[str, Finding]) -> str:
@@ -119,4 +119,4 @@ def _print_table(findings: Sequence[Finding]) -> None:
     for f in findings:
         mark = "[green]ok[/]" if f.is_good else "[red]missing[/]" if f.is_needed else "[yellow]none[/]"
         table.add_row(mark, Text(f.name), Text(f.found), Text("" if f.is_good else f.cure))
-    Console().print(table)
+    console_for().print(table)

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from hysweep.check import check_trial, errors
 from hysweep.check.memory import calibration_is_readable, cure_of, memory_fits
-from hysweep.cli.say import say
+from hysweep.cli.say import console_for, say
 from hysweep.compose import Composer
 from hysweep.compose.composer import load_trial
 from hysweep.estimate import Estimate
@@ -71,7 +70,7 @@ def estimate(
 
 def _print(found: Estimate, is_sound: bool) -> None:
     """`is_sound`: nothing else is wrong with the trial. Else it is arithmetic of what cannot be built."""
-    console = Console()
+    console = console_for()
     for phase in found.phases:
         of_phase = [u for u in found.uses if u.phase == phase]
         table = Table(box=None, pad_edge=False, title=f"{PHASES[phase]}, GiB per GPU", title_justify="left")
@@ -173,7 +172,7 @@ def _print_comparisons(
             error = f"{c.error:+.1%}" + ("" if c.is_usable else " (left out)")
             table.add_row(c.name, PHASES[c.phase], f"{c.computed_gib:.2f}", f"{c.measured_gib:.2f}", error)
     if compared:
-        Console().print(table)
+        console_for().print(table)
     for name, why in passed_over.items():
         say(f"{name}: {why}")
     for where, factor in factors.items():

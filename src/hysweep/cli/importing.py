@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from hysweep.cli.say import cell, say
+from hysweep.cli.say import cell, console_for, say
 from hysweep.schema import BadInput, Problem
 from hysweep.scripts import Imported, import_script
 from hysweep.track import write_text
@@ -86,10 +86,9 @@ def _as_dict(imported: Imported) -> dict[str, Any]:
 
 
 def _report(imported: Imported, output: Path | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+    console = console_for(err=True)
 
     def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         found = Table(box=None, pad_edge=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hysweep.check import check_trial, errors
 from hysweep.check.memory import cures, memory_fits
 from hysweep.check.numbers import either
-from hysweep.cli.say import say
+from hysweep.cli.say import console_for, say
 from hysweep.cli.sweep_file import time_limit_min, write_sweep
 from hysweep.compose import Composer
 from hysweep.estimate.result import NEAR
@@ -34,7 +33,6 @@ SHOWN = {
 
 BOUNDLESS = 1e6  # GiB of a GPU into which everything fits
 MOST_GPUS = 1024  # of the clusters that a cure looks at
-WIDE = 160  # columns, where nobody looks: nothing is cut
 STEP = "step: seconds, predicted and not measured: to rank by."
 LEGEND = """\
 train, roll, resume, free: GiB of a GPU, at the fullest.
@@ -163,7 +161,6 @@ def _cure(trial: Trial, found: Found, any_nodes: bool, given: Collection[str]) -
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
@@ -174,7 +171,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(_text(row, name) for name in shown))
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    console_for().print(table)
 
 
 def _text(row: dict[str, Any], name: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from hysweep.check.rewards import beside, function_problems, on_path
 from hysweep.cli.data import need_pyarrow
-from hysweep.cli.say import cell, say
+from hysweep.cli.say import cell, console_for, say
 from hysweep.report.words import clean
 from hysweep.rewards import encode
 from hysweep.schema import BadInput, Problem
@@ -279,7 +279,6 @@ async def _all(
 
 
 def _print(tried: Sequence[Tried]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -294,4 +293,4 @@ def _print(tried: Sequence[Tried]) -> None:
         failed = sum(t.score is None for t in some)
         ms = median(t.ms for t in some)  # the first waits for what is imported
         table.add_row(cell(clean(source, 60)), kind, str(len(some)), *told, f"{ms:.2f}", str(failed) if failed else "")
-    Console().print(table)
+    console_for().print(table)

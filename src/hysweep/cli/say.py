@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from typing import TYPE_CHECKING
+
 import click
 
 from hysweep.schema.spelled import spelled_out
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE = 160  # columns, where nobody looks: nothing is cut
 
 
 def say(text: object = "", err: bool = False) -> None:
@@ -17,3 +26,11 @@ def cell(text: str) -> str:
     from rich.markup import escape
 
     return escape(spelled_out(text))
+
+
+def console_for(err: bool = False) -> Console:
+    """Where a table goes: as wide as the terminal is, and wide where it goes into a file or a pipe."""
+    from rich.console import Console
+
+    is_seen = (sys.stderr if err else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(stderr=err, width=None if is_seen else WIDE)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hysweep.cli.address import study_at, study_to_drive, trial_at
 from hysweep.cli.patience import Patience, hear_out, silence
-from hysweep.cli.say import say
+from hysweep.cli.say import console_for, say
 from hysweep.cli.watch import REFRESH_S, Lines, Screen, opened
 from hysweep.compose import Composer
 from hysweep.launch import queue
@@ -194,7 +194,7 @@ def status(path: Path, as_json: bool) -> None:
     if as_json:
         say(json.dumps(_as_json(record) | {"came_from": came}, indent=1))
         return
-    console = Console()
+    console = console_for()
     console.print(live_table(record, width=console.width, height=10_000))
     tell_faults(record, err=False)
     if came:

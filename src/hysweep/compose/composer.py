@@ -51,6 +51,7 @@ from hysweep.compose.space import SEED, Choice, Conditional, Dimension, Interval
 from hysweep.schema import BadInput, Model, Objective, Problem, Pruner, Study, Trial, Unsaid, leaves, suggest
 from hysweep.schema.knob import Leaf
 from hysweep.schema.override import emit, literal
+from hysweep.schema.problem import unreadable_yaml
 from hysweep.schema.search import PRUNER_OPTIONS, SAMPLER_OPTIONS, spell_out
 
 SHIPPED = Path(__file__).parent.parent / "conf"
@@ -314,7 +315,7 @@ class Composer:
                 file = Path(os.path.expanduser(value)).absolute()
                 text = f"{key}={sweep_name(file, 'sweep')}"
                 if not os.path.isfile(file):
-                    raise BadInput(Problem("sweep", value, "there is no such file", "give a path, or see hysweep show"))
+                    raise BadInput(Problem("sweep", value, "there is no such file", f"looked for {file}"))
                 self._files.delegate.get_sources().insert(0, _SweepFile(file))
                 self.sweep_files.append(file)
                 names = self.words.groups.setdefault("sweep", [])
@@ -443,7 +444,7 @@ class Composer:
                 text = path.read_text(encoding="utf-8")
                 content = yaml.load(text, Loader=get_yaml_loader())
             except (yaml.YAMLError, OSError, ValueError, RecursionError) as e:
-                faults.append(Problem(str(path), "unreadable", " ".join(str(e).split()), "mend the file"))
+                faults.append(Problem(str(path), "unreadable", unreadable_yaml(e), "mend the file"))
                 continue
             if text.startswith("\ufeff"):
                 why, cure = "stands before its first line, which Hydra then cannot read", "save it as UTF-8 without BOM"
@@ -465,7 +466,7 @@ class Composer:
                 faults.append(Problem(key, value, f"is no list, in {file}", "write [{...}, ...]"))
             elif key in self.words.sections and not is_mapping:
                 shown = "null" if value is None else value
-                cure = f"{{defaults: [override /{key}: {value}]}}" if key in self.words.groups else "{name: value, ...}"
+                cure = f"defaults: [override /{key}: {value}]" if key in self.words.groups else "{name: value, ...}"
                 faults.append(Problem(key, shown, f"is no mapping, in {file}", f"write {cure}"))
             elif is_mapping and key in self.words.sections and key != "space":
                 faults += self._misshapen(value, file, f"{key}.")
@@ -615,6 +616,7 @@ class Composer:
             return Problem(name, text, f"its element {key} has the wrong type", "see docs/reference.md")
         if key in OPTIONAL_GROUPS:
             cure = "begin the file with the line `# @package _global_`"
+            value = next((str(file) for file in self.sweep_files if key == "sweep"), value)
             return Problem(key, value, "is read as a group of its own, which there is not", cure)
         if not self.words.knows(key):
             return Problem(key, value, "there is no such key", suggest(key, self.words.fields))

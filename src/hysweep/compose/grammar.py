@@ -191,7 +191,8 @@ def parse_space(space: dict[str, Any], words: Vocabulary, given: dict[str, Dimen
                 dimensions[key] = _conditional(key, content, words)
             elif isinstance(content, dict) and key not in words.dicts:
                 inner = next((f"{key}.{name}" for name in content if f"{key}.{name}" in words.fields), None)
-                cure = f"write {inner}: {content[inner.rpartition('.')[2]]}" if inner else BRANCH_CURE
+                cure = BRANCH_CURE if {"in", "when"} & set(content) else SPACE_CURE
+                cure = f"write {inner}: {content[inner.rpartition('.')[2]]}" if inner else cure
                 problems.append(Problem(f"space.{key}", content, "is no range", cure))
             else:
                 dimensions[key] = _written(key, content, words)
@@ -396,6 +397,12 @@ def _unread(key: str, text: str, error: Exception, cure: str) -> Problem:
     inner = re.fullmatch(r"\s*choice\((.*)\)\s*", text, re.DOTALL)
     if inner and "NoneType" in str(error):
         return Problem(key, text, "choice() takes no null", f"write the values alone: {inner[1].strip()}")
+    if unknown := re.search(r"Unknown function '(\w+)'", str(error)):
+        return Problem(key, text, f"there is no range {unknown[1]}()", SPACE_CURE)
+    if not re.search("[\"'\\\\]", text):  # of brackets in quotes nothing is said
+        odd = [o for o, c in ("()", "[]", "{}") if text.count(o) > text.count(c)]
+        if odd:
+            return Problem(key, text, f"a {odd[0]} in it is not closed", "close it")
     return Problem(key, text, _first_line(error), cure)
 
 

@@ -230,8 +230,8 @@ class Space(Mapping[str, Dimension]):
             return False
 
     def default(self) -> Point | None:
-        """The configuration's own values as a point; None where one of them lies outside of the space, or a filter
-        rejects it."""
+        """The configuration's own values, and the space's constants, as a point; None where one of them lies outside of
+        the space, or a filter rejects it."""
         point: Point = {}
         for key in self._order:
             for _, parameter in self._applying(key, point):
@@ -239,6 +239,8 @@ class Space(Mapping[str, Dimension]):
                 keys = dimension.keys if isinstance(dimension, Zip) else (key,)
                 own = {k: self._facts(self, point, k) for k in keys}
                 value = own if isinstance(dimension, Zip) else own[key]
+                if isinstance(parameter, Choice) and len(parameter.values) == 1:  # a constant, whatever else is set
+                    value = parameter.values[0]
                 if value not in parameter:
                     return None
                 point |= self._set(key, value)

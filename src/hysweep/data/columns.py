@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import yaml
 
 from hysweep.schema import BadInput, Problem, Unsaid, suggest
+from hysweep.schema.problem import unreadable_yaml
 
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z_][\w.\-]*)\}")
@@ -58,7 +59,7 @@ def read_recipe(path: Path, given: Mapping[str, Any]) -> Recipe:
     except OSError as e:
         raise BadInput(Problem("--mapping", path, e.strerror or str(e), "give a YAML file")) from e
     except (yaml.YAMLError, UnicodeError) as e:
-        raise BadInput(Problem("--mapping", path, f"is no YAML: {' '.join(str(e).split())}", "mend it")) from e
+        raise BadInput(Problem("--mapping", path, f"is no YAML: {unreadable_yaml(e)}", "mend it")) from e
     if not isinstance(found, dict):
         raise BadInput(Problem("--mapping", path, "is no mapping", "as in: prompt: question"))
     wrong = [Problem("--mapping", name, "is no part of a mapping", suggest(str(name), known))

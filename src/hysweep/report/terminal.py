@@ -426,7 +426,7 @@ def _event_lines(record: StudyRecord, count: int) -> list[Text]:
 def _event(event: Mapping[str, Any]) -> str:
     details = {k: v for k, v in event.items() if k not in ("time", "event", "trial", "id", "job")}
     trial = [f"trial {event['trial']}"] if "trial" in event else []
-    told = [_detail(key, v) for key, v in details.items() if v not in (None, "")]
+    told = [_detail(key, v) for key, v in details.items() if v not in (None, "", [])]
     name = str(event.get("event", ""))
     return f"{words.clock(event.get('time'))} {words.clean(' '.join([name, *trial, *told]), 300)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from enum import StrEnum
 
 
@@ -61,6 +61,14 @@ def _is_blank(value: object) -> bool:
     return isinstance(value, str) and not value.strip()
 
 
+def unreadable_yaml(error: Exception) -> str:
+    """Where a YAML file is broken, and how, on one line."""
+    mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or not what:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {what}"
+
+
 class BadInput(Exception):
     """The question could not be taken: exit code 2, the problems as text, no traceback."""
 
@@ -76,25 +84,33 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     initials (``lr`` for ``learning_rate``), a part (``oom`` for ``cuda_oom``), then at spelling.
     """
     known = list(known)
+    if word not in known and word.lower() != word:  # GRPO for grpo
+        word = word.lower()
     tail, tails = word.rsplit(".", 1)[-1], {name: name.rsplit(".", 1)[-1] for name in known}
     same = [name for name in known if tails[name] == tail]
     initials = [name for name in known if "_" in tails[name] and _initials(tails[name]) == tail]
     longer = [name for name in known if tails[name].startswith(f"{tail}_")]
     parts = [name for name in known if len(tail) > 2 and tail in tails[name].split("_")]
     spelled = get_close_matches(word, known, n=count, cutoff=0.6)
+    spelled = [name for name in spelled if _likeness(name, word) > _likeness(spelled[0], word) - 0.15]
     within = set(get_close_matches(tail, tails.values(), n=count, cutoff=0.7))
     group = [n for n in known if tails[n] in within and n.partition(".")[0] == word.partition(".")[0]]
     return list(dict.fromkeys(same + initials + longer + parts + group + spelled))[:count]
+
+
+def _likeness(name: str, word: str) -> float:
+    return SequenceMatcher(None, word, name).ratio()
 
 
 def _initials(name: str) -> str:
     return "".join(part[:1] for part in name.split("_"))
 
 
-def suggest(word: str, known: Iterable[str], where: str = "`hysweep show --doc`") -> str:
-    """A cure for an unknown name: the nearest ones, or all when they are few; else where they can be seen."""
+def suggest(word: str, known: Iterable[str], where: str = "`hysweep show --doc`", below: str = "") -> str:
+    """A cure for an unknown name: the nearest ones, or all when they are few; else where they can be seen.
+    `below`: what a person has to write before each."""
     known = sorted(known)
     close = nearest(word, known)
     if close:
-        return "did you mean " + " or ".join(close) + "?"
+        return "did you mean " + " or ".join(f"{below}{name}" for name in close) + "?"
     return "choose one of " + ", ".join(known) if 0 < len(known) <= 32 else f"see {where} for what there is"

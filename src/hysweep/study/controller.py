@@ -267,8 +267,8 @@ class Controller:
         if study.budget_gpu_hours is not None:
             spent, least = self._ledger.spent, next(iter(self._unpaid.values()), self._least_hours())
             if spent >= study.budget_gpu_hours or self._is_beyond(spent + least):
-                so_far = f"{spent:.4g} are spent, and a trial may take {least:.4g}"
-                return f"the budget of {study.budget_gpu_hours:g} {self._hour_unit} is used: {so_far}"
+                so_far = f"{_hours(spent)} are spent, and a trial may take {_hours(least)}"
+                return f"the budget of {_hours(study.budget_gpu_hours)} {self._hour_unit} is used: {so_far}"
         first = [state.cause for _, state in itertools.islice(self._trials.ended(), FIRST_FAILURES)]
         if len(first) == FIRST_FAILURES and all(c is not None and ACTIONS[c].stops_study for c in first):
             return f"the first {FIRST_FAILURES} trials ended by {first[0]}: mend the configuration"
@@ -1009,7 +1009,8 @@ class Controller:
         if self._is_beyond(self._ledger.spent + hours):
             self._unpaid[trial.number] = hours
             budget = self.definition.study.budget_gpu_hours
-            why = f"it may take {hours:.4g} {self._hour_unit}, and {self._ledger.spent:.4g} of {budget:g} are spent"
+            spent = f"{_hours(self._ledger.spent)} of {_hours(budget)} are spent"
+            why = f"it may take {_hours(hours)} {self._hour_unit}, and {spent}"
             self._say_waiting(trial, state, f"waits for a larger budget: {why}")
             return False
         if self._is_beyond(self._ledger.at_most(without=trial.number) + hours):
@@ -1042,7 +1043,7 @@ class Controller:
         facts = {"gpu_hours": round(hours, 4), "budget_gpu_hours": study.budget_gpu_hours}
         if mark := last_mark(hours, study.budget_gpu_hours):
             key = f"budget {mark} of {study.budget_gpu_hours:g}"
-            text = f"{study.name} has used {mark} % of its {study.budget_gpu_hours:g} {self._hour_unit}"
+            text = f"{study.name} has used {mark} % of its {_hours(study.budget_gpu_hours)} {self._hour_unit}"
             if self._notifier.is_due("budget", key):
                 self._notifier.tell("budget", key, text, **facts, best=self._best())
         if self.is_over:
@@ -1151,6 +1152,10 @@ class Controller:
         config = self._config(trial, state.attempt)
         hours = min(max(0.0, seconds) / 3600, config.cluster.timeout_min / 60)  # whatever the nodes' clocks say
         return hours * nodes_of(config) * config.cluster.gpus_per_node
+
+
+def _hours(value: float | None) -> str:
+    return "no limit" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _example(key: str) -> str:

@@ -27,6 +27,7 @@ from hysweep.compose.condition import Condition, parse_condition
 from hysweep.compose.grammar import Vocabulary
 from hysweep.launch.simulated import STEP_SECONDS
 from hysweep.schema import BadInput, Problem, Study
+from hysweep.schema.problem import unreadable_yaml
 from hysweep.study.objective import GPU_HOURS
 from hysweep.study.pruners import OWN_METRICS, direction_of, metrics_of
 from hysweep.track import Cause, StudyDirectory
@@ -131,7 +132,7 @@ class Given:
             cure = "give `model`, or a file that is there"
             raise BadInput(Problem("--curves", path, e.strerror or str(e), cure)) from e
         except (yaml.YAMLError, UnicodeDecodeError) as e:
-            raise BadInput(Problem("--curves", path, f"is no YAML: {' '.join(str(e).split())}", "mend it")) from e
+            raise BadInput(Problem("--curves", path, f"is no YAML: {unreadable_yaml(e)}", "mend it")) from e
         if not isinstance(content, list) or not content:
             raise BadInput(Problem("--curves", path, "is no list of curves", "write `- {when: ..., values: [...]}`"))
         self._curves = [self._read(i, entry, words) for i, entry in enumerate(content)]

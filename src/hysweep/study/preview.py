@@ -15,6 +15,7 @@ from hysweep.schema.knob import leaves
 from hysweep.study.changes import changed, later, moved
 from hysweep.study.definition import Definition
 from hysweep.study.ledger import worst_case
+from hysweep.study.objective import unmeasured
 from hysweep.study.promotion import unfit_to_promote
 from hysweep.study.pruners import idle_pruners
 
@@ -163,4 +164,5 @@ def _idle(key: str, value: object, why: str, needs: str) -> Problem:
 def problems_of(trial: Trial, definition: Definition) -> list[Problem]:
     """What is wrong with a point of a study, before anything of it runs."""
     study = definition.study
-    return [*check_trial(trial), *unfit_to_promote(trial, study), *idle_pruners(trial, study)]
+    of_study = (*unmeasured(trial, study), *unfit_to_promote(trial, study), *idle_pruners(trial, study))
+    return [*check_trial(trial), *of_study]
