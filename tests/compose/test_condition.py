@@ -56,7 +56,7 @@ def test_what_it_says(text: str, expected: bool) -> None:
     ("text", "says"),
     [
         ("", "cannot be read"),
-        ("algorithm = grpo", "cannot be read"),
+        ("algorithm = grpo", "cannot be read: invalid syntax, at character 11; write == to compare"),
         ("algorithm == grpoo", "did you mean grpo"),
         ("algorithm in [grpo, gsppo]", "did you mean gspo"),
         ("rollout.m == 3", "'rollout.m' (at character 1) is no field"),

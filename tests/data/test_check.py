@@ -160,8 +160,8 @@ def test_what_stands_between_files(tmp_path: Path) -> None:
     said = [str(p) for p in look([one, other], [val], Wants(batch=8)).problems]
     assert len(said) == 4
     assert any("extra_info" in s and "cannot put the files together" in s for s in said)
-    assert any("1: of 3 prompts are there before" in s for s in said)
-    assert any("1 different prompts to validate with are trained on" in s for s in said)
+    assert any("1: of its 3 prompts, so many are there before" in s for s in said)
+    assert any("1 different prompts to validate with, so many are trained on" in s for s in said)
     assert any("train_files = 4: are fewer rows than a step takes (8)" in s for s in said)
 
 

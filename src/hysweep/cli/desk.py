@@ -90,7 +90,8 @@ def check(overrides: list[str], is_sweep: bool, config_dirs: Sequence[Path], str
             else "all can run"
         )
     )
-    away = list(dict.fromkeys(name for p in looked if p.trial is not None for name in unseen(p.trial)))
+    told = {str(problem.value) for p in looked for problem in p.problems}
+    away = list(dict.fromkeys(n for p in looked if p.trial is not None for n in unseen(p.trial) if n not in told))
     if away:
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
         say(f"not looked at, since it is not on this machine: {', '.join(away[:3])}{more}")

@@ -41,7 +41,14 @@ def sync_study(path: Path, is_dry: bool, as_json: bool) -> int:
         say(json.dumps({"study": study, "trials": [r.as_dict() for r in results]}, indent=1))
     else:
         counts = {what: sum(r.what is what for r in results) for what in What}
-        say("; ".join(f"{n} {what.value.partition(':')[0]}" for what, n in counts.items() if n) or "no trials")
+        say(
+            "; ".join(
+                f"{n} {'trial' if n == 1 else 'trials'} {what.value.partition(':')[0]}"
+                for what, n in counts.items()
+                if n
+            )
+            or "no trials"
+        )
         if study:
             say(f"study: {study}")
     return 1 if any(r.what is What.FAILED for r in results) else 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,8 @@ def parse_condition(text: Any, words: Vocabulary, where: str) -> Condition:
             raise reader.fault(tree, "is a value and no condition")
     except SyntaxError as e:
         at = f", at character {e.offset}" if e.offset else ""
-        raise BadInput(Problem(where, text, f"cannot be read: {e.msg}{at}", CONDITION_CURE)) from e
+        cure = "write == to compare" if re.search("(?<![=!<>])=(?!=)", text) else CONDITION_CURE
+        raise BadInput(Problem(where, text, f"cannot be read: {e.msg}{at}", cure)) from e
     except (ValueError, RecursionError, MemoryError) as e:
         raise BadInput(Problem(where, flat[:60], "cannot be read: it is too deep or no text", CONDITION_CURE)) from e
     if not reader.keys:

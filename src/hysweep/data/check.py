@@ -304,13 +304,14 @@ class _Look:
                           f"{'at least ' if wants.is_least else ''}{share}: they are {ends}",
                           f"raise trainer.max_prompt_length{cure}", Stage.NEVER, is_error=False)  # fmt: skip
         if facts.repeated:
-            self._say(path, facts.repeated, f"of {facts.seen:,} prompts are there before",
+            self._say(path, facts.repeated, f"of its {facts.seen:,} prompts, so many are there before",
                       "hysweep data convert --unique leaves them out", Stage.NEVER, is_error=False)  # fmt: skip
 
     def _between(self) -> None:
         if shared := len(self.digests["train"] & self.digests["val"]):
             total = len(self.digests["val"])
-            self._say("val_files", shared, f"of {total:,} different prompts to validate with are trained on too",
+            why = f"of the {total:,} different prompts to validate with, so many are trained on too"
+            self._say("val_files", shared, why,
                       "take them out of one of the two", Stage.NEVER, is_error=False)  # fmt: skip
         there = {name for f in self.files for name in f.data_sources}
         for route, meant in self.wants.strayed(there):

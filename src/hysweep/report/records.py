@@ -370,6 +370,11 @@ class StudyRecord:
         return tuple(dict.fromkeys([*self.space, *(key for trial in self.trials for key in trial.point)]))
 
     @property
+    def varied(self) -> tuple[str, ...]:
+        """The same without constants, which tell no trial from another."""
+        return tuple(key for key in self.keys if not words.is_constant(self.space.get(key, "")))
+
+    @property
     def best(self) -> TrialRecord | None:
         """The best of the completed trials; of equals, the earlier one."""
         done = [t for t in self.ranked if t.standing is Standing.COMPLETED and _finite(t.value) is not None]
@@ -526,7 +531,8 @@ class StudyRecord:
 
     def label(self, trial: TrialRecord) -> str:
         """The point of a trial in a few words."""
-        return words.label(trial.point, self.space) or trial.algorithm
+        varied = set(self.varied)
+        return words.label({k: v for k, v in trial.point.items() if k in varied}, self.space) or trial.algorithm
 
 
 _DEFAULTS = Study()

@@ -394,6 +394,7 @@ def _asked(view: View) -> Html | None:
         varied = [
             element("li", element("code", key), " ", element("code", r, class_="chip"))
             for key, r in record.space.items()
+            if key in record.varied
         ]
         facts.append(("Varied", element("ul", *varied)))
     if record.filters:
@@ -454,7 +455,7 @@ def _leaderboard(view: View) -> Html | None:
                         join([trial.number, " ", element("code", trial.short_id, class_="soft")]),
                         trial.number,
                     ),
-                    *(_point_cell(record, trial, key) for key in record.keys),
+                    *(_point_cell(record, trial, key) for key in record.varied),
                     Cell(values[i], trial.latest),
                     *_more_values(record, trial),
                     Cell(_badge(trial.word, trial.standing), trial.word),
@@ -471,7 +472,7 @@ def _leaderboard(view: View) -> Html | None:
     columns = [
         Column("rank", True),
         Column("trial", is_head=True, class_="nowrap"),
-        *(Column(names[key], figures.is_numeric(record, key), key=key) for key in record.keys),
+        *(Column(names[key], figures.is_numeric(record, key), key=key) for key in record.varied),
         Column("value", True),
         *([Column("mean ± 95 %", True)] if record.has_replicates else []),
         *(Column(words.metric(goal.metric), True, key=goal.metric) for goal in record.goals[1:]),

@@ -200,7 +200,7 @@ def _columns(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[_Column
                 is_number=_is_numeric([t.point.get(key) for t in trials]),
                 is_point=True,
             )
-            for key in record.keys
+            for key in record.varied
         ),
         _Column("value", words.aligned([t.latest for t in trials]), is_number=True),
         *_means(record, trials),

@@ -198,6 +198,11 @@ def is_scientific(key: str, space: Mapping[str, Any] | None = None) -> bool:
     return bool(re.match(r"\s*tag\([^)]*\blog\b", str((space or {}).get(key, ""))))
 
 
+def is_constant(of: str) -> bool:
+    """Whether a range of a study has one value."""
+    return bool(re.fullmatch(r"choice\([^,()]*\)", of))
+
+
 def value(key: str, of: Any, space: Mapping[str, Any] | None = None) -> str:
     """One coordinate of a point in its short form."""
     if isinstance(of, bool):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hysweep.schema import Objective, Problem, Severity, Study, Trial
+from hysweep.schema import Objective, Problem, Severity, Stage, Study, Trial
 
 GPU_HOURS = "gpu_hours"  # a metric of ours: what a trial took, of all its attempts
 
@@ -21,12 +21,12 @@ def unmeasured(trial: Trial, study: Study) -> list[Problem]:
         if trial.trainer.validate_every < 1:
             why = f"nothing is validated after the training began, and the objective is {goal.metric}"
             cure = "give a number of steps, as 10"
-            faults.append(Problem("trainer.validate_every", trial.trainer.validate_every, why, cure))
+            faults.append(Problem("trainer.validate_every", trial.trainer.validate_every, why, cure, Stage.NEVER))
         drawn = re.fullmatch(r"val-core/.+@(\d+)(/\w+)?", goal.metric)
         if drawn and int(drawn[1]) != trial.rollout.val_n:
-            why = f"{trial.rollout.val_n} answers to a prompt are drawn, and the objective is {goal.metric}"
+            why = f"so many answers to a prompt are drawn, and the objective is {goal.metric}"
             cure = f"give rollout.val_n={drawn[1]}, or write the metric with @{trial.rollout.val_n} or @*"
-            faults.append(Problem("rollout.val_n", trial.rollout.val_n, why, cure, severity=Severity.WARNING))
+            faults.append(Problem("rollout.val_n", trial.rollout.val_n, why, cure, Stage.NEVER, Severity.WARNING))
     return faults
 
 

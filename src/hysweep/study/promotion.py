@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from hysweep.schema import Problem, Promote, Study, Trial
+from hysweep.schema import Problem, Promote, Stage, Study, Trial
 from hysweep.study.objective import GPU_HOURS
 
 
@@ -63,17 +63,25 @@ def unfit_to_promote(trial: Trial, study: Study) -> list[Problem]:
         return []
     total = trainer.total_steps
     if total is None:
-        return [Problem("trainer.total_steps", "null", "a trial that is promoted has to have its end", "give it")]
+        return [
+            Problem(
+                "trainer.total_steps", "null", "a trial that is promoted has to have its end", "give it", Stage.NEVER
+            )
+        ]
     if first >= total:
-        return [Problem(key, first, f"a whole training has {total} steps", f"give at most {total - 1}, or null")]
+        return [
+            Problem(
+                key, first, f"a whole training has {total} steps", f"give at most {total - 1}, or null", Stage.NEVER
+            )
+        ]
     faults = []
     if trainer.save_every < 1 or first % trainer.save_every:
         why = f"no checkpoint is saved there: trainer.save_every is {trainer.save_every}"
-        faults.append(Problem(key, first, why, f"give trainer.save_every={first}"))
+        faults.append(Problem(key, first, why, f"give trainer.save_every={first}", Stage.NEVER))
     compared = study.goals[0].metric
     if compared.startswith("val-") and not 1 <= trainer.validate_every <= first:
         why = f"{compared} is not measured by then: trainer.validate_every is {trainer.validate_every}"
-        faults.append(Problem(key, first, why, f"give trainer.validate_every={first}"))
+        faults.append(Problem(key, first, why, f"give trainer.validate_every={first}", Stage.NEVER))
     return faults
 
 

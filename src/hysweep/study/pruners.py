@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hysweep.schema import Problem, Pruner, Severity, Study, Trial
+from hysweep.schema import Problem, Pruner, Severity, Stage, Study, Trial
 
 Curve = Sequence[tuple[int, float]]
 
@@ -35,7 +35,7 @@ def idle_pruners(trial: Trial, study: Study) -> list[Problem]:
     rules = {"study.pruner": study.pruner} | {f"study.pruners.{i}": rule for i, rule in enumerate(study.pruners)}
     return [
         Problem(f"{key}.min_steps", rule.min_steps, f"a whole training has {total} steps, so {rule.name} gives none up",
-                f"give less than {total}, or no pruner", severity=Severity.WARNING)
+                f"give less than {total}, or no pruner", Stage.NEVER, Severity.WARNING)
         for key, rule in rules.items()
         if total is not None and rule.name != "none" and rule.min_steps > total
     ]  # fmt: skip

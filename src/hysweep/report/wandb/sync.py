@@ -218,7 +218,7 @@ def must_be_logged_in() -> None:
         cure = "pip install 'hysweep[wandb]'"
         raise BadInput(Problem("wandb", "not installed", "it sends and reads the runs", cure)) from e
     if (why := why_unreachable(os.environ)) is not None:  # its client would try again for minutes
-        cure = "sync where somebody reaches it; nothing is lost meanwhile. WANDB_BASE_URL says where it is"
+        cure = "sync from a machine that reaches it; nothing is lost meanwhile. WANDB_BASE_URL says where it is"
         raise BadInput(Problem("wandb", "no answer", why, cure))
     try:
         wandb.Api(timeout=30).default_entity  # noqa: B018 - asks the server
