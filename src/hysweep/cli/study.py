@@ -195,7 +195,9 @@ def status(path: Path, as_json: bool) -> None:
         say(json.dumps(_as_json(record) | {"came_from": came}, indent=1))
         return
     console = console_for()
-    console.print(live_table(record, width=console.width, height=10_000))
+    longest = max((len(record.label(trial)) for trial in record.trials), default=0)
+    width = console.width if console.is_terminal else min(console.width, 80 + longest)
+    console.print(live_table(record, width=width, height=10_000))
     tell_faults(record, err=False)
     if came:
         jobs = ", and what runs or waits is not its own: it is shown as it was then" if record.is_live else ""
