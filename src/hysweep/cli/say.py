@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -32,5 +31,5 @@ def console_for(err: bool = False) -> Console:
     """Where a table goes: as wide as the terminal is, and wide where it goes into a file or a pipe."""
     from rich.console import Console
 
-    is_seen = (sys.stderr if err else sys.stdout).isatty() or "COLUMNS" in os.environ
+    is_seen = (sys.stderr if err else sys.stdout).isatty()
     return Console(stderr=err, width=None if is_seen else WIDE)

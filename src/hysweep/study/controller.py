@@ -1049,7 +1049,9 @@ class Controller:
         if self.is_over:
             made, best = len(self._trials), self._best()
             said = "no trial completed" if best is None else f"the best is {best:.4g}"
-            text = f"{study.name} is over after {made} trials: {self.why_no_more()}; {said}"
+            text = (
+                f"{study.name} is over after {made} {'trial' if made == 1 else 'trials'}: {self.why_no_more()}; {said}"
+            )
             self._notifier.tell("end", f"end {made} {self.why_no_more()}", text, trials=made, **facts, best=best)
 
     def _best(self) -> float | None:
@@ -1155,7 +1157,7 @@ class Controller:
 
 
 def _hours(value: float | None) -> str:
-    return "no limit" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "no limit" if value is None else f"{value:,.0f}" if value >= 10_000 else f"{value:.4g}"
 
 
 def _example(key: str) -> str:
