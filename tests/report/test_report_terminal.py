@@ -121,6 +121,14 @@ def test_a_wide_space_is_folded_into_one_column(make_study: MakeStudy) -> None:
     assert together.count("3/1000") == 12
 
 
+def test_a_constant_of_the_space_is_in_no_column_and_no_label(make_study: MakeStudy) -> None:
+    study = make_study("fixed", space={"reward": "choice(function)", "rollout.n": "choice(4,8)"})
+    study.trial({"reward": "function", "rollout.n": 4}, steps=3)
+    record = read_study(study.path)
+    assert record.keys == ("reward", "rollout.n") and record.varied == ("rollout.n",), "an export has all of them"
+    assert record.label(record.trials[0]) == "rollout.n=4"
+
+
 def test_an_empty_study_has_an_empty_table(make_study: MakeStudy) -> None:
     record = read_study(make_study().path)
     assert len(printed(leaderboard(record), 80)) == 1
