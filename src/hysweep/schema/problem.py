@@ -83,19 +83,19 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     Looks first at the last part of dotted names: the same word elsewhere (``tensor`` for ``parallelism.tensor``),
     initials (``lr`` for ``learning_rate``), a part (``oom`` for ``cuda_oom``), then at spelling.
     """
-    known = list(known)
-    if word not in known and word.lower() != word:  # GRPO for grpo
-        word = word.lower()
-    tail, tails = word.rsplit(".", 1)[-1], {name: name.rsplit(".", 1)[-1] for name in known}
-    same = [name for name in known if tails[name] == tail]
-    initials = [name for name in known if "_" in tails[name] and _initials(tails[name]) == tail]
-    longer = [name for name in known if tails[name].startswith(f"{tail}_")]
-    parts = [name for name in known if len(tail) > 2 and tail in tails[name].split("_")]
-    spelled = get_close_matches(word, known, n=count, cutoff=0.6)
+    as_written = {name.lower(): name for name in known}  # GRPO for grpo, gpus for GPUS
+    names, word = list(as_written), word.lower()
+    tail, tails = word.rsplit(".", 1)[-1], {name: name.rsplit(".", 1)[-1] for name in names}
+    same = [name for name in names if tails[name] == tail]
+    initials = [name for name in names if "_" in tails[name] and _initials(tails[name]) == tail]
+    longer = [name for name in names if tails[name].startswith(f"{tail}_")]
+    parts = [name for name in names if len(tail) > 2 and tail in tails[name].split("_")]
+    spelled = get_close_matches(word, names, n=count, cutoff=0.6)
     spelled = [name for name in spelled if _likeness(name, word) > _likeness(spelled[0], word) - 0.15]
     within = set(get_close_matches(tail, tails.values(), n=count, cutoff=0.7))
-    group = [n for n in known if tails[n] in within and n.partition(".")[0] == word.partition(".")[0]]
-    return list(dict.fromkeys(same + initials + longer + parts + group + spelled))[:count]
+    group = [n for n in names if tails[n] in within and n.partition(".")[0] == word.partition(".")[0]]
+    found = dict.fromkeys(same + initials + longer + parts + group + spelled)
+    return [as_written[name] for name in found][:count]
 
 
 def _likeness(name: str, word: str) -> float:
