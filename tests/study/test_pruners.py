@@ -161,7 +161,7 @@ def test_a_rule_that_waits_for_a_step_that_no_trial_has_is_said(composer: Compos
     found = idle_pruners(late.trial, late.study)
     assert [(p.key, p.value, p.severity) for p in found] == [
         ("study.pruner.min_steps", 400, Severity.WARNING),
-        ("study.pruners.0.min_steps", 11, Severity.WARNING),
+        ("study.pruners[1].min_steps", 11, Severity.WARNING),
     ]
     soon = composer.compose(
         ["sweep=quickstart", "trainer.total_steps=10", "study.pruner={name: median, min_steps: 10}"]

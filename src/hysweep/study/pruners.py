@@ -32,7 +32,9 @@ OWN_METRICS: dict[str, tuple[str, ...]] = {
 def idle_pruners(trial: Trial, study: Study) -> list[Problem]:
     """Rules that can give no trial up, since they wait for a step that it does not have."""
     total = trial.trainer.total_steps
-    rules = {"study.pruner": study.pruner} | {f"study.pruners.{i}": rule for i, rule in enumerate(study.pruners)}
+    rules = {"study.pruner": study.pruner} | {
+        f"study.pruners[{i}]": rule for i, rule in enumerate(study.pruners, start=1)
+    }
     return [
         Problem(f"{key}.min_steps", rule.min_steps, f"a whole training has {total} steps, so {rule.name} gives none up",
                 f"give less than {total}, or no pruner", Stage.NEVER, Severity.WARNING)
