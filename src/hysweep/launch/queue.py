@@ -49,8 +49,8 @@ STATES = WAITING | RUNNING | set(ENDED)
 
 # Why a job waits whose nodes had a fault: in their prolog, their memory, their disk. scontrol says it with underscores.
 _STUCK = {
-    "launch failed requeued held": "a node could not launch it",
-    "jobholdmaxrequeue": "it was put back to the queue as often as the site allows",
+    "launch failed requeued held": "a node could not launch it; scontrol release",
+    "jobholdmaxrequeue": "no node could launch it, as often as the site allows; an administrator can release",
 }
 _TIMEOUT = 60.0  # seconds for a command of a controller that does not answer
 _SILENT_AFTER = 3.0
@@ -132,7 +132,7 @@ class Record:
                 reason = f"the scheduler says {self.state}"
             return JobState(JobStatus.RUNNING, reason, None, *times, nodes=self.nodes, name=self.name)
         stuck = _STUCK.get(self.detail.strip("()").replace("_", " ").lower())
-        reason = f"{self.detail}: {stuck}; scontrol release {self.job}" if stuck else self.detail
+        reason = f"{self.detail}: {stuck} {self.job}" if stuck else self.detail
         # squeue's start of a job that waits is when it is expected to
         return JobState(
             JobStatus.PENDING,
