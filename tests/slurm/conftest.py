@@ -217,5 +217,5 @@ def _testcluster(run: Path, *words: str, check: bool = True, timeout: float = 12
 
 def _take_down_what_a_killed_session_left() -> None:
     for run in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if not psutil.pid_exists(int(run.name.removeprefix(PREFIX))):
+        if not psutil.pid_exists(int(run.name.removeprefix(PREFIX).partition("-")[0])):
             _testcluster(run, "down", check=False)

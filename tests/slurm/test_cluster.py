@@ -121,6 +121,8 @@ def test_a_second_cluster_comes_and_goes_and_leaves_nothing(cluster: Cluster, se
     assert time.monotonic() - began < 40
     assert "is up already, with 2 nodes" in second.script("up").stderr
     assert second.script("up", "3", check=False).returncode == 2
+    longer = Cluster(Path(f"{second.run}x"), second.shared).script("up", check=False)
+    assert longer.returncode == 2 and "at most 68 characters" in longer.stderr
     job = second.sbatch("-w", "node2", "--wrap", "setsid -f sleep 986")
     second.wait_state(job, "COMPLETED")
     wait_for(lambda: "sleep 986" not in second.on("node2", ["ps", "ax"]).stdout)
@@ -154,7 +156,8 @@ def test_up_cut_short_leaves_nothing_or_what_down_takes(second: Cluster, end: si
 def second(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Another cluster, not up yet."""
     monkeypatch.setenv("HYSWEEP_TESTCLUSTER_PROCTRACK", "proctrack/linuxproc")
-    yield (other := Cluster(tmp_path / "second", tmp_path))
+    longest = f"{cluster.run}-2-".ljust(68, "x")
+    yield (other := Cluster(Path(longest), tmp_path))
     other.script("down")
 
 

@@ -104,7 +104,7 @@ def test_what_a_node_cannot_launch_is_held_by_slurm_and_runs_elsewhere(cluster: 
     prolog.write_text(f"#!/bin/bash\n[ $(grep -c . {failed}) = 2 ] || {{ echo x >>{failed}; exit 1; }}\n")
     prolog.chmod(0o755)
     try:
-        conf.write_text(before.replace(",nohold_on_prolog_fail", "") + f"Prolog={prolog}\n")
+        conf.write_text(before + f"Prolog={prolog}\n")
         cluster.exec(["scontrol", "reconfigure"])
         env = environment(cluster, "metrics=1")
         done = subprocess.run(
